@@ -1,0 +1,148 @@
+"""Slot mapping: where in KV memory each token of a step belongs.
+
+>>> slots = np.empty(6, dtype=np.int64)
+>>> slot_mapping_numpy(
+...     query_start_loc=np.array([0, 3, 4]),  # row 0 has tokens 0..2, row 1 has token 3
+...     positions=np.array([2, 3, 4, 8, 0, 0]),  # their positions in their requests; the rest is unused
+...     block_table=np.array([[7, 2, 0], [5, 1, 4]]),
+...     block_size=4,
+...     slot_mapping=slots,
+... )
+>>> slots.tolist()
+[30, 31, 8, 16, -1, -1]
+
+``slot = block_table[row, position // block_size] * block_size + position % block_size``, and PAD for every entry
+from ``query_start_loc[num_reqs]`` on. PAD itself is never divided: in Python ``-1 // 4`` is -1, in Triton it is 0.
+
+vLLM counterpart: ``_compute_slot_mapping_kernel`` in ``vllm/v1/worker/block_table.py`` at 0.25.1. What differs:
+padding starts where the live tokens end (0.25.1 starts at the padded count and leaves stale slots between).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedlab.kernels import backend
+
+if TYPE_CHECKING:
+    import torch
+
+PAD_SLOT_ID = -1
+"""The slot of a token that must not be written."""
+
+
+def slot_mapping_numpy(
+    query_start_loc: npt.NDArray[np.integer],
+    positions: npt.NDArray[np.integer],
+    block_table: npt.NDArray[np.integer],
+    block_size: int,
+    slot_mapping: npt.NDArray[np.int64],
+) -> None:
+    """Fill ``slot_mapping``; the reference of `slot_mapping_triton`.
+
+    Parameters
+    ----------
+    query_start_loc : ndarray of int, [num_reqs + 1]
+        Where each row's tokens begin; non-decreasing; the last entry is the number of live tokens.
+    positions : ndarray of int, [at least query_start_loc[-1]]
+        Each token's position in its request.
+    block_table : ndarray of int, [num_reqs, columns]
+        Block ids of each row.
+    block_size : int
+        Tokens in a block.
+    slot_mapping : ndarray of int64, [max_num_batched_tokens]
+        Overwritten from end to end.
+    """
+    num_tokens = int(query_start_loc[-1])
+    rows = np.repeat(np.arange(len(block_table)), np.diff(query_start_loc))  # [num_tokens]
+    columns, offsets = np.divmod(positions[:num_tokens], block_size)
+    block_ids = block_table[rows, columns].astype(np.int64)  # int64 first: id * size may pass 2^31
+    slot_mapping[:num_tokens] = block_ids * block_size + offsets
+    slot_mapping[num_tokens:] = PAD_SLOT_ID
+
+
+if backend().has_triton:
+    import triton
+    import triton.language as tl
+
+    @triton.jit(do_not_specialize=["num_reqs", "max_num_tokens"])
+    def _slot_mapping_kernel(
+        num_reqs,
+        max_num_tokens,
+        query_start_loc_ptr,  # [num_reqs + 1] int32
+        positions_ptr,  # [max_num_tokens] int64
+        block_table_ptr,  # [num_reqs, block_table_stride] int32
+        block_table_stride,
+        slot_mapping_ptr,  # [max_num_tokens] int64
+        BLOCK_SIZE: tl.constexpr,
+        PAD_ID: tl.constexpr,
+        TILE: tl.constexpr,
+    ):
+        """One program a row; the last program pads."""
+        row = tl.program_id(0)
+        if row == num_reqs:
+            first_pad = tl.load(query_start_loc_ptr + num_reqs)
+            for start in range(first_pad, max_num_tokens, TILE):
+                tokens = start + tl.arange(0, TILE)
+                tl.store(slot_mapping_ptr + tokens, PAD_ID, mask=tokens < max_num_tokens)
+            return
+
+        begin = tl.load(query_start_loc_ptr + row)
+        end = tl.load(query_start_loc_ptr + row + 1)
+        row_ptr = block_table_ptr + row.to(tl.int64) * block_table_stride
+        for start in range(begin, end, TILE):
+            tokens = start + tl.arange(0, TILE)
+            live = tokens < end
+            positions = tl.load(positions_ptr + tokens, mask=live, other=0)
+            block_ids = tl.load(row_ptr + positions // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
+            tl.store(slot_mapping_ptr + tokens, block_ids * BLOCK_SIZE + positions % BLOCK_SIZE, mask=live)
+
+
+def slot_mapping_triton(
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    slot_mapping: torch.Tensor,
+    *,
+    tile: int = 1024,
+) -> None:
+    """Fill ``slot_mapping`` with one launch: one program a row, and one that pads.
+
+    Parameters
+    ----------
+    query_start_loc : Tensor, [num_reqs + 1] int32
+    positions : Tensor, [at least query_start_loc[-1]] int64
+    block_table : Tensor, [num_reqs, columns] int32
+        Rows may be part of a wider tensor; entries of a row lie side by side.
+    block_size : int
+    slot_mapping : Tensor, [max_num_batched_tokens] int64
+        Overwritten from end to end.
+    tile : int
+        Tokens a program handles at a time; a power of two.
+
+    Raises
+    ------
+    RuntimeError
+        If this machine has no Triton: use `slot_mapping_numpy`.
+    """
+    tier = backend()
+    if not tier.has_triton:
+        raise RuntimeError(f"the Triton kernel cannot run here: {tier.reason}; use slot_mapping_numpy")
+    num_reqs = query_start_loc.shape[0] - 1
+    launch: Any = _slot_mapping_kernel[(num_reqs + 1,)]
+    launch(
+        num_reqs,
+        slot_mapping.shape[0],
+        query_start_loc,
+        positions,
+        block_table,
+        block_table.stride(0),
+        slot_mapping,
+        BLOCK_SIZE=block_size,
+        PAD_ID=PAD_SLOT_ID,
+        TILE=tile,
+    )

@@ -1,0 +1,30 @@
+"""The persistent batch: requests in rows that stay from step to step, and are changed only where they differ.
+
+>>> builder = BatchUpdateBuilder()
+>>> builder.remove(3)
+>>> builder.remove(1)
+>>> builder.pop_lowest_hole()
+1
+"""
+
+from pagedlab.batch.block_table import BlockTable, MultiGroupBlockTable
+from pagedlab.batch.buffers import CpuGpuBuffer
+from pagedlab.batch.input_batch import InputBatch, SamplingMetadata
+from pagedlab.batch.row_store import RowStore
+from pagedlab.batch.state import CachedRequestState
+from pagedlab.batch.update import AddedRow, BatchUpdate, BatchUpdateBuilder, MoveDirection, MovedRow
+
+__all__ = [
+    "AddedRow",
+    "BatchUpdate",
+    "BatchUpdateBuilder",
+    "BlockTable",
+    "CachedRequestState",
+    "CpuGpuBuffer",
+    "InputBatch",
+    "MoveDirection",
+    "MovedRow",
+    "MultiGroupBlockTable",
+    "RowStore",
+    "SamplingMetadata",
+]

@@ -1,0 +1,454 @@
+"""The engine: requests in, text out, one step at a time.
+
+>>> engine = LLMEngine("quill", scheduler_config=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4))
+>>> engine.add_request("A", "To be, or not", SamplingParams(max_tokens=8, temperature=0))
+>>> while engine.has_unfinished_requests():
+...     outputs = engine.step()
+>>> outputs[0].finished, len(outputs[0].output_token_ids)
+(True, 8)
+
+Each step is four beats, each a value in and a value out: the scheduler decides, the runner prepares tensors, the
+model runs over them, the scheduler takes the tokens in. `LLMEngine.step` is all of it.
+
+vLLM counterpart: ``vllm/v1/engine/llm_engine.py`` (``LLMEngine``), ``core.py`` (``EngineCore.step``) and
+``output_processor.py`` at 0.25.1. What differs: one process, no queues between the parts; a request that could never
+be served is refused when it is added, where 0.25.1 lets it wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pagedlab.config import CacheConfig, SchedulerConfig, require_int
+from pagedlab.errors import ConfigError, IntegrityError, RequestError
+from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
+from pagedlab.kvcache import KVCacheManager
+from pagedlab.model.decoder import Decoder
+from pagedlab.model.loading import load_model
+from pagedlab.model.tokenizer import ByteTokenizer, IncrementalDetokenizer
+from pagedlab.request import Request, SamplingParams
+from pagedlab.runner import GPUModelRunner
+from pagedlab.scheduling import RequestUpdate, Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything an engine was built with, None filled in.
+
+    ``model`` is a name for people; ``num_blocks`` counts the null block.
+    """
+
+    model: str
+    max_model_len: int
+    num_blocks: int
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What a request has produced so far, and in this step.
+
+    Attributes
+    ----------
+    prompt : str or None
+        None if the prompt was given as token ids.
+    text, new_text : str
+        Without a tokenizer both are empty. ``new_text`` never ends inside a character: it may be empty although there
+        is a new token.
+    finish_reason : str or None
+        ``"stop"``, ``"length"`` or ``"abort"``; None while the request goes on.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    output_token_ids: tuple[int, ...]
+    new_token_ids: tuple[int, ...]
+    text: str
+    new_text: str
+    finish_reason: str | None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The output side of a live request."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    detokenizer: IncrementalDetokenizer | None
+    output_token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+
+    def take(self, new_token_ids: tuple[int, ...], finish_reason: str | None) -> RequestOutput:
+        self.output_token_ids.extend(new_token_ids)
+        new_text = ""
+        if self.detokenizer is not None:
+            new_text = self.detokenizer.update(new_token_ids)
+            if finish_reason is not None:
+                new_text += self.detokenizer.finish()
+        self.text += new_text
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            self.prompt_token_ids,
+            tuple(self.output_token_ids),
+            new_token_ids,
+            self.text,
+            new_text,
+            finish_reason,
+        )
+
+
+class LLMEngine:
+    """Serves many requests at once with one model.
+
+    Parameters
+    ----------
+    model : str, path or Decoder
+        The name of a shipped model, a model folder, or a model in memory.
+    scheduler_config : SchedulerConfig, optional
+    cache_config : CacheConfig, optional
+    max_model_len : int, optional
+        The most tokens of one request, prompt and output; at most what the model was trained for (the default).
+    device : str
+        ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
+    dtype : str or torch.dtype, optional
+        What to compute in; None leaves it to the model. ``float64`` on a CPU makes results exact enough to compare.
+    tokenizer : ByteTokenizer, optional
+        For a model in memory that has one; named models bring theirs. Without it prompts are token ids.
+    slot_mapping_backend : {"numpy", "triton"}, optional
+        None: Triton on a GPU, NumPy elsewhere. ``"triton"`` without a GPU runs in the interpreter.
+
+    Raises
+    ------
+    ConfigError
+        If the settings cannot work together.
+    ModelError
+        If the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Decoder = "quill",
+        *,
+        scheduler_config: SchedulerConfig | None = None,
+        cache_config: CacheConfig | None = None,
+        max_model_len: int | None = None,
+        device: str = "auto",
+        dtype: str | torch.dtype | None = None,
+        tokenizer: ByteTokenizer | None = None,
+        slot_mapping_backend: str | None = None,
+    ) -> None:
+        scheduler_config = scheduler_config or SchedulerConfig()
+        cache_config = cache_config or CacheConfig()
+        if slot_mapping_backend not in (None, "numpy", "triton"):
+            raise ConfigError(f"slot_mapping_backend is {slot_mapping_backend!r}: give 'numpy', 'triton' or None")
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if isinstance(model, Decoder):
+            name, self.model, self.tokenizer = type(model).__name__, model, tokenizer
+        else:
+            loaded = load_model(model, device=device, dtype=dtype)
+            name, self.model, self.tokenizer = loaded.name, loaded.model, tokenizer or loaded.tokenizer
+        longest = self.model.config.max_position_embeddings
+        if max_model_len is None:
+            max_model_len = longest
+        require_int("max_model_len", max_model_len, 2, longest)
+        scheduler_config.check_model_len(max_model_len)
+
+        parameter = next(self.model.parameters())
+        num_blocks = cache_config.resolve_num_blocks(
+            max_num_seqs=scheduler_config.max_num_seqs,
+            max_model_len=max_model_len,
+            bytes_per_token=self.model.config.num_hidden_layers * 2 * self.model.config.kv_size * parameter.itemsize,
+        )
+        self.config = EngineConfig(
+            name,
+            max_model_len,
+            num_blocks,
+            cache_config,
+            scheduler_config,
+            str(parameter.device),
+            str(parameter.dtype).removeprefix("torch."),
+        )
+        self.kv_cache_manager = KVCacheManager(cache_config.block_size, num_blocks, max_model_len)
+        self.scheduler = Scheduler(scheduler_config, self.kv_cache_manager, max_model_len)
+        self.runner = GPUModelRunner(
+            self.model,
+            max_num_reqs=scheduler_config.max_num_seqs,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
+            num_blocks=num_blocks,
+            block_size=cache_config.block_size,
+            slot_mapping_backend=slot_mapping_backend,
+        )
+        self.num_steps = 0
+        self._streams: dict[str, _Stream] = {}
+        self._num_generated_ids = 0
+        self._observer: Observer | None = None
+
+    # --- requests ---------------------------------------------------------------------------------------
+
+    def add_request(
+        self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
+    ) -> None:
+        """Queue a request. It runs when a step finds a seat, budget and blocks for it.
+
+        Parameters
+        ----------
+        request_id : str
+            Unique among live requests; free again when the request has ended.
+        prompt : str or sequence of int
+            Text, or token ids.
+        sampling_params : SamplingParams, optional
+
+        Raises
+        ------
+        RequestError
+            If the prompt is empty, too long, or holds ids outside the vocabulary; or if the block pool could not hold
+            the request even if it were alone.
+        DuplicateRequestError
+            If the id is in use. In every case the engine is as it was and goes on.
+        """
+        params = SamplingParams() if sampling_params is None else sampling_params
+        prompt_token_ids = self._check_prompt(request_id, prompt, params)
+        eos_token_id = self.model.config.eos_token_id
+        self._queue(Request(request_id, prompt_token_ids, params, time.monotonic(), eos_token_id))
+        self._streams[request_id] = _Stream(
+            request_id,
+            prompt if isinstance(prompt, str) else None,
+            prompt_token_ids,
+            None if self.tokenizer is None else IncrementalDetokenizer(self.tokenizer),
+        )
+
+    def _queue(self, request: Request) -> None:
+        self.scheduler.add_request(request)
+        if self.observer is not None:
+            prompt, max_tokens = tuple(request.prompt_token_ids), request.sampling_params.max_tokens
+            self.observer(RequestAdded(request.request_id, prompt, max_tokens))
+
+    def _check_prompt(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> tuple[int, ...]:
+        """Return the prompt's token ids, or raise what `add_request` says."""
+        if not isinstance(request_id, str) or not request_id:
+            raise RequestError(f"the request id is {request_id!r}: give a non-empty string")
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"request {request_id!r}: sampling_params is {params!r}: give a SamplingParams")
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise RequestError(f"request {request_id!r}: this engine has no tokenizer, so give token ids, not text")
+            token_ids = tuple(self.tokenizer.encode(prompt))
+        else:
+            token_ids = self._check_token_ids(request_id, prompt)
+        if not token_ids:
+            raise RequestError(f"request {request_id!r} has an empty prompt: give at least one token")
+        limit = self.config.max_model_len
+        if len(token_ids) >= limit:
+            raise RequestError(
+                f"request {request_id!r} has a prompt of {len(token_ids)} tokens, and max_model_len is {limit}, prompt "
+                f"and output together: shorten the prompt to {limit - 1} tokens or fewer, or raise max_model_len"
+            )
+        # The last token that is sampled is never computed, so it needs no slot.
+        most = min(len(token_ids) + params.max_tokens, limit) - 1
+        if not self.kv_cache_manager.fits_pool(most):
+            pool = self.kv_cache_manager.block_pool.num_usable_blocks * self.config.cache.block_size
+            raise RequestError(
+                f"request {request_id!r} may need KV memory for {most} tokens ({len(token_ids)} of the prompt and up "
+                f"to {params.max_tokens} of output), and the whole pool holds {pool}: shorten the prompt, lower "
+                f"max_tokens, or raise num_blocks to at least {-(-most // self.config.cache.block_size) + 1}"
+            )
+        return token_ids
+
+    def _check_token_ids(self, request_id: str, prompt: Any) -> tuple[int, ...]:
+        vocab_size = self.model.config.vocab_size
+        try:
+            token_ids = tuple(int(token) if not isinstance(token, (str, float, bool)) else -1 for token in prompt)
+        except TypeError:
+            raise RequestError(f"request {request_id!r}: the prompt is {prompt!r}: give text or token ids") from None
+        if isinstance(prompt, bytes) or any(not 0 <= token < vocab_size for token in token_ids):
+            raise RequestError(
+                f"request {request_id!r}: the prompt holds something that is not a token id: "
+                f"give whole numbers from 0 to {vocab_size - 1}, or text"
+            )
+        return token_ids
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> list[str]:
+        """End requests at once; what they hold is free again. Ids that are not live are ignored.
+
+        Returns
+        -------
+        list of str
+            The ids that were live.
+        """
+        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        aborted = self.scheduler.abort_requests(ids)
+        for request_id in aborted:
+            del self._streams[request_id]
+        return aborted
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests()
+
+    # --- the step ---------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """Do one step and return what it brought, in scheduling order.
+
+        Returns
+        -------
+        list of RequestOutput
+            One for each request that got a token. Partial prefills bring none.
+        """
+        self._begin_step()
+
+        self._begin_beat("schedule")  # who gets how many tokens; blocks are allocated here
+        scheduled = self.scheduler.schedule()
+
+        self._begin_beat("prepare")  # rows change, tensors are built, block tables sent, slots computed
+        inputs = self.runner.prepare(scheduled)
+
+        self._begin_beat("execute")  # one forward pass over all tokens on paged memory, then sampling
+        tokens = self.runner.execute(inputs)
+
+        self._begin_beat("update")  # tokens are taken in; who is done leaves and frees its blocks
+        updates = self.scheduler.update_from_output(scheduled, tokens)
+
+        self._end_step()
+        return [self._to_output(update) for update in updates]
+
+    def _begin_step(self) -> None:
+        if self.observer is not None:
+            self.observer(StepStarted(self.num_steps))
+
+    def _begin_beat(self, beat: str) -> None:
+        if self.observer is not None:
+            self.observer(BeatStarted(beat))
+
+    def _end_step(self) -> None:
+        if self.observer is not None:
+            running = tuple(request.request_id for request in self.scheduler.running)
+            waiting = tuple(request.request_id for request in self.scheduler.waiting)
+            self.observer(StepFinished(self.num_steps, running, waiting, self.kv_cache_manager.num_free_blocks))
+        self.num_steps += 1
+
+    def _to_output(self, update: RequestUpdate) -> RequestOutput:
+        stream = self._streams[update.request_id]
+        if update.finish_reason is not None:
+            del self._streams[update.request_id]
+        return stream.take(update.new_token_ids, update.finish_reason)
+
+    # --- many at once -----------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: str | Sequence[str | Sequence[int]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Run prompts to their ends, together, and return the outputs in the order of the prompts.
+
+        Requests that are in the engine already are served along; their outputs of these steps are not returned.
+
+        Parameters
+        ----------
+        prompts : str, or sequence of str or of token ids
+        sampling_params : SamplingParams, or one for each prompt
+
+        Raises
+        ------
+        RequestError
+            As `add_request`, before anything has run: then none of the prompts was added. An interrupt ends all of
+            them.
+        """
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        if sampling_params is None or isinstance(sampling_params, SamplingParams):
+            params = [sampling_params or SamplingParams()] * len(prompts)
+        else:
+            params = list(sampling_params)
+        if len(params) != len(prompts):
+            raise RequestError(
+                f"{len(prompts)} prompts and {len(params)} SamplingParams were given: give one, or one each"
+            )
+        request_ids = [self._next_request_id() for _ in prompts]
+        for request_id, prompt, param in zip(request_ids, prompts, params, strict=True):
+            self._check_prompt(request_id, prompt, param)
+        done: dict[str, RequestOutput] = {}
+        try:
+            for request_id, prompt, param in zip(request_ids, prompts, params, strict=True):
+                self.add_request(request_id, prompt, param)
+            while len(done) < len(prompts):
+                done |= {
+                    output.request_id: output
+                    for output in self.step()
+                    if output.request_id in request_ids and output.finished
+                }
+        finally:
+            self.abort_request(request_ids)
+        return [done[request_id] for request_id in request_ids]
+
+    def _next_request_id(self) -> str:
+        while True:
+            request_id = str(self._num_generated_ids)
+            self._num_generated_ids += 1
+            if request_id not in self._streams:
+                return request_id
+
+    # --- looking inside ---------------------------------------------------------------------------------
+
+    @property
+    def observer(self) -> Observer | None:
+        """Called with every event, None for nobody. See `pagedlab.trace.record`."""
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._observer = observer
+        self.scheduler.observer = observer
+        self.kv_cache_manager.observer = observer
+        self.runner.set_observer(observer)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the settings that a trace keeps."""
+        config = self.config
+        return {
+            "model": config.model,
+            "max_model_len": config.max_model_len,
+            "num_blocks": config.num_blocks,
+            "block_size": config.cache.block_size,
+            "max_num_batched_tokens": config.scheduler.max_num_batched_tokens,
+            "max_num_seqs": config.scheduler.max_num_seqs,
+            "enable_chunked_prefill": config.scheduler.enable_chunked_prefill,
+            "device": config.device,
+            "dtype": config.dtype,
+        }
+
+    def token_text(self, token_id: int) -> str | None:
+        """Return a short label for a token, None without a tokenizer."""
+        return None if self.tokenizer is None else self.tokenizer.token_text(token_id)
+
+    def check_integrity(self) -> None:
+        """Prove that blocks, queues, rows and block tables agree. Call it between steps.
+
+        Raises
+        ------
+        IntegrityError
+            If they do not: a defect of pagedlab.
+        """
+        self.scheduler.check_integrity()
+        self.runner.check_integrity(self.kv_cache_manager.held_block_ids)
+        if self._streams.keys() != self.scheduler.requests.keys():
+            raise IntegrityError(
+                f"outputs are kept for {list(self._streams)}, requests are {list(self.scheduler.requests)}"
+            )

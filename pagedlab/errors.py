@@ -1,0 +1,51 @@
+"""The named errors of pagedlab: every one says what was given, what is allowed and what to do.
+
+>>> from pagedlab.errors import ConfigError, PagedlabError
+>>> issubclass(ConfigError, PagedlabError) and issubclass(ConfigError, ValueError)
+True
+
+When one of these is raised, nothing has changed: the engine goes on as if the call had not been made.
+vLLM raises plain ``ValueError`` or ``AssertionError`` in most of these places (or waits for ever).
+"""
+
+
+class PagedlabError(Exception):
+    """Base of every error that pagedlab raises on purpose."""
+
+
+class ConfigError(PagedlabError, ValueError):
+    """A setting, or a combination of settings, that cannot work."""
+
+
+class RequestError(PagedlabError, ValueError):
+    """A request that can never be served as it was given."""
+
+
+class DuplicateRequestError(RequestError):
+    """A request id that is already in use by a live request."""
+
+
+class UnknownRequestError(RequestError, KeyError):
+    """A request id that no live request has."""
+
+    __str__ = Exception.__str__  # KeyError would print the message's repr
+
+
+class CapacityError(PagedlabError, RuntimeError):
+    """Something is full: the block pool, a block-table row, the batch."""
+
+
+class IntegrityError(PagedlabError, AssertionError):
+    """The engine's own books do not add up. Always a defect of pagedlab, never of its user."""
+
+
+class ModelError(PagedlabError, ValueError):
+    """A model, checkpoint or tokenizer that cannot be loaded, and why."""
+
+
+class TraceError(PagedlabError, ValueError):
+    """A trace that cannot be read, or that does not hold what a scene needs."""
+
+
+class LessonError(PagedlabError, ValueError):
+    """A lesson that does not exist or cannot run here."""

@@ -1,0 +1,117 @@
+"""A block of KV memory, and the queue of free ones.
+
+>>> blocks = [KVCacheBlock(i) for i in range(4)]
+>>> queue = FreeKVCacheBlockQueue(blocks)
+>>> [block.block_id for block in queue.popleft_n(2)]
+[0, 1]
+>>> queue.remove(blocks[3])
+>>> [block.block_id for block in queue]
+[2]
+
+The queue is a doubly linked list through the blocks themselves: taking a block out of the *middle* costs no
+search, which is what a prefix-cache hit on a free block needs. Two fake blocks at the ends spare every special case.
+
+vLLM counterpart: ``vllm/v1/core/kv_cache_utils.py`` (``KVCacheBlock``, ``FreeKVCacheBlockQueue``) at 0.25.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pagedlab.errors import CapacityError, IntegrityError
+
+
+class KVCacheBlock:
+    """One block: its id, how many requests hold it, and its neighbours while it is free."""
+
+    __slots__ = ("block_id", "next_free", "prev_free", "ref_cnt")
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_cnt = 0
+        self.prev_free: KVCacheBlock | None = None
+        self.next_free: KVCacheBlock | None = None
+
+    def __repr__(self) -> str:
+        return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt})"
+
+
+class FreeKVCacheBlockQueue:
+    """Free blocks in the order in which they will be given out, head first."""
+
+    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
+        self.num_free_blocks = 0
+        self._head = KVCacheBlock(-1)
+        self._tail = KVCacheBlock(-1)
+        self._head.next_free, self._tail.prev_free = self._tail, self._head
+        self.append_n(blocks)
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take ``n`` blocks from the head.
+
+        Raises
+        ------
+        CapacityError
+            If fewer than ``n`` are free; nothing is taken then.
+        """
+        if n > self.num_free_blocks:
+            raise CapacityError(f"{n} free blocks were asked for and {self.num_free_blocks} are there")
+        taken = []
+        block = self._head
+        for _ in range(n):
+            block = _next(block)
+            taken.append(block)
+        self._link(self._head, _next(block) if taken else _next(self._head))
+        for block in taken:
+            block.prev_free = block.next_free = None
+        self.num_free_blocks -= n
+        return taken
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put ``blocks`` at the tail, in the given order."""
+        self._insert(_prev(self._tail), blocks)
+
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put ``blocks`` at the head, in the given order: the first of them will be the next to go."""
+        self._insert(self._head, blocks)
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Take ``block`` out from wherever it is."""
+        if block.prev_free is None or block.next_free is None:
+            raise IntegrityError(f"{block} is not in the free queue")
+        self._link(block.prev_free, block.next_free)
+        block.prev_free = block.next_free = None
+        self.num_free_blocks -= 1
+
+    def __iter__(self) -> Iterator[KVCacheBlock]:
+        block = _next(self._head)
+        while block is not self._tail:
+            yield block
+            block = _next(block)
+
+    def __len__(self) -> int:
+        return self.num_free_blocks
+
+    def _insert(self, before: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
+        after = _next(before)
+        for block in blocks:
+            self._link(before, block)
+            before = block
+        self._link(before, after)
+        self.num_free_blocks += len(blocks)
+
+    @staticmethod
+    def _link(left: KVCacheBlock, right: KVCacheBlock) -> None:
+        left.next_free, right.prev_free = right, left
+
+
+def _next(block: KVCacheBlock) -> KVCacheBlock:
+    if block.next_free is None:
+        raise IntegrityError(f"{block} is not in the free queue")
+    return block.next_free
+
+
+def _prev(block: KVCacheBlock) -> KVCacheBlock:
+    if block.prev_free is None:
+        raise IntegrityError(f"{block} is not in the free queue")
+    return block.prev_free

@@ -1,0 +1,315 @@
+"""The scheduler: one token budget, two passes, first come first served.
+
+>>> from pagedlab.config import SchedulerConfig
+>>> from pagedlab.kvcache import KVCacheManager
+>>> from pagedlab.request import Request, SamplingParams
+>>> config = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4)
+>>> scheduler = Scheduler(config, KVCacheManager(block_size=4, num_blocks=9, max_model_len=32), max_model_len=32)
+>>> for name, length in (("A", 3), ("B", 11)):
+...     scheduler.add_request(Request(name, [1] * length, SamplingParams(max_tokens=4), arrival_time=0))
+>>> scheduler.schedule().num_scheduled_tokens  # B is cut: chunked prefill
+{'A': 3, 'B': 5}
+
+There is no prefill phase and no decode phase. Each request has tokens that are not computed yet; a step gives
+each of them some of the budget. A running request comes before a waiting one, and when blocks run out the
+running request that came last is *preempted*: it loses its blocks, and will compute its tokens anew.
+
+vLLM counterpart: ``vllm/v1/core/sched/scheduler.py`` (``Scheduler.schedule``, ``.update_from_output``) at
+0.25.1. What differs: priorities, prefix caching, drafts and async scheduling are not here yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from pagedlab.config import SchedulerConfig
+from pagedlab.errors import DuplicateRequestError, IntegrityError
+from pagedlab.events import Observer, RequestAborted, RequestFinished, RequestPreempted, RequestScheduled, TokenAccepted
+from pagedlab.kvcache.manager import BlockIds, KVCacheManager
+from pagedlab.request import Request, RequestStatus
+from pagedlab.scheduling.output import CachedRequestData, NewRequestData, RequestUpdate, SchedulerOutput
+
+
+class Scheduler:
+    """Decides, step by step, which requests run and how many tokens each computes.
+
+    Parameters
+    ----------
+    config : SchedulerConfig
+        Budget, seats, chunking.
+    kv_cache_manager : KVCacheManager
+        Where blocks come from.
+    max_model_len : int
+        A request ends when prompt and output reach this many tokens.
+
+    Raises
+    ------
+    ConfigError
+        If chunked prefill is off and the longest prompt does not fit the budget.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> None:
+        config.check_model_len(max_model_len)
+        self.config = config
+        self.kv_cache_manager = kv_cache_manager
+        self.max_model_len = max_model_len
+        self.requests: dict[str, Request] = {}
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.observer: Observer | None = None
+        self._finished_req_ids: set[str] = set()
+
+    def add_request(self, request: Request) -> None:
+        """Put a request at the end of the waiting queue.
+
+        Raises
+        ------
+        DuplicateRequestError
+            If a live request has the same id.
+        """
+        if request.request_id in self.requests:
+            raise DuplicateRequestError(
+                f"request id {request.request_id!r} is in use by a live request: "
+                "wait for it, abort it, or use another id"
+            )
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.requests)
+
+    @property
+    def has_finished_requests(self) -> bool:
+        """Whether some finished request has not been reported to the worker yet."""
+        return bool(self._finished_req_ids)
+
+    # --- beat 1: schedule -------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """Share out one step's budget, and allocate the blocks that go with it."""
+        budget = self.config.max_num_batched_tokens
+        granted: dict[str, int] = {}
+        new_block_ids: dict[str, BlockIds] = {}
+        preempted: list[Request] = []
+
+        # First pass: the running requests, in order. Each may push out the last of them when blocks are short.
+        scheduled_running: list[Request] = []
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            # A request one token short of max_model_len has no room for another sampled token.
+            room = self.max_model_len - 1 - request.num_computed_tokens
+            num_new_tokens = min(self._wanted_tokens(request), budget, room)
+            if num_new_tokens <= 0:
+                index += 1
+                continue
+            while (blocks := self._allocate(request, num_new_tokens)) is None:
+                victim = self.running.pop()
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is request:
+                    break
+            if blocks is None:
+                break  # it pushed out itself: nobody behind it is left
+            budget -= num_new_tokens
+            granted[request.request_id] = num_new_tokens
+            new_block_ids[request.request_id] = blocks
+            self._grant(request, "running", num_new_tokens, budget)
+            scheduled_running.append(request)
+            index += 1
+
+        # Second pass: the waiting requests, in order. Whoever does not fit blocks all behind it. A step that had to
+        # preempt admits nobody: the blocks it would give are the ones it just took away.
+        scheduled_new: list[Request] = []
+        scheduled_resumed: list[Request] = []
+        while self.waiting and budget > 0 and not preempted and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting[0]
+            num_new_tokens = self._wanted_tokens(request)
+            if num_new_tokens > budget and not self.config.enable_chunked_prefill:
+                break
+            num_new_tokens = min(num_new_tokens, budget)
+            blocks = self._allocate(request, num_new_tokens, admit=True)
+            if blocks is None:
+                break
+            self.waiting.popleft()
+            self.running.append(request)
+            resumed = request.status is RequestStatus.PREEMPTED
+            request.status = RequestStatus.RUNNING
+            budget -= num_new_tokens
+            granted[request.request_id] = num_new_tokens
+            self._grant(request, "resumed" if resumed else "new", num_new_tokens, budget)
+            (scheduled_resumed if resumed else scheduled_new).append(request)
+
+        output = SchedulerOutput(
+            scheduled=tuple(granted.items()),
+            scheduled_new_reqs=tuple(self._new_request_data(request) for request in scheduled_new),
+            scheduled_cached_reqs=(
+                *(self._running_data(request, new_block_ids[request.request_id]) for request in scheduled_running),
+                *(self._resumed_data(request) for request in scheduled_resumed),
+            ),
+            finished_req_ids=frozenset(self._finished_req_ids),
+            preempted_req_ids=frozenset(request.request_id for request in preempted),
+        )
+        # The step is promised: count its tokens as computed now, so that the next schedule can go on from there.
+        for request_id, num_tokens in granted.items():
+            self.requests[request_id].num_computed_tokens += num_tokens
+        self._finished_req_ids = set()
+        return output
+
+    def _wanted_tokens(self, request: Request) -> int:
+        wanted = request.num_tokens - request.num_computed_tokens
+        threshold = self.config.long_prefill_token_threshold
+        return min(wanted, threshold) if threshold else wanted
+
+    def _allocate(self, request: Request, num_new_tokens: int, *, admit: bool = False) -> BlockIds | None:
+        reserve = request.num_tokens if admit and self.config.reserve_full_prompt else 0
+        return self.kv_cache_manager.allocate_slots(
+            request.request_id, request.num_computed_tokens, num_new_tokens, reserve_tokens=reserve
+        )
+
+    def _grant(self, request: Request, status: str, num_new_tokens: int, budget_left: int) -> None:
+        if self.observer is not None:
+            self.observer(
+                RequestScheduled(
+                    request.request_id,
+                    status,
+                    num_new_tokens,
+                    request.num_computed_tokens,
+                    request.num_tokens,
+                    budget_left,
+                )
+            )
+
+    def _preempt(self, request: Request) -> None:
+        """Take everything from a request and put it at the head of the waiting queue."""
+        if self.observer is not None:
+            self.observer(RequestPreempted(request.request_id, request.num_computed_tokens))
+        self.kv_cache_manager.free(request.request_id)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.waiting.appendleft(request)
+
+    def _new_request_data(self, request: Request) -> NewRequestData:
+        return NewRequestData(
+            request.request_id,
+            tuple(request.prompt_token_ids),
+            request.sampling_params,
+            self.kv_cache_manager.get_block_ids(request.request_id),
+            request.num_computed_tokens,
+        )
+
+    def _running_data(self, request: Request, new_block_ids: BlockIds) -> CachedRequestData:
+        return CachedRequestData(
+            request.request_id,
+            resumed=False,
+            new_block_ids=new_block_ids if any(new_block_ids) else None,
+            num_computed_tokens=request.num_computed_tokens,
+            num_output_tokens=request.num_output_tokens,
+        )
+
+    def _resumed_data(self, request: Request) -> CachedRequestData:
+        return CachedRequestData(
+            request.request_id,
+            resumed=True,
+            new_block_ids=self.kv_cache_manager.get_block_ids(request.request_id),
+            num_computed_tokens=request.num_computed_tokens,
+            num_output_tokens=request.num_output_tokens,
+        )
+
+    # --- beat 4: update ---------------------------------------------------------------------------------
+
+    def update_from_output(
+        self, output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
+    ) -> tuple[RequestUpdate, ...]:
+        """Append the sampled tokens, and let go of the requests that end with them.
+
+        Parameters
+        ----------
+        output : SchedulerOutput
+            What `schedule` returned for this step.
+        sampled_token_ids : mapping of str to sequence of int
+            New tokens by request id; empty for a partial prefill.
+
+        Returns
+        -------
+        tuple of RequestUpdate
+            One for each scheduled request that got a token, in scheduling order.
+        """
+        updates = []
+        for request_id, _ in output.scheduled:
+            request = self.requests.get(request_id)
+            if request is None:
+                continue  # aborted while the step ran
+            new_token_ids = self._append_until_stop(request, sampled_token_ids[request_id])
+            if new_token_ids:
+                updates.append(RequestUpdate(request_id, new_token_ids, request.status.finish_reason))
+            if request.is_finished:
+                self._finish(request)
+        self.running = [request for request in self.running if not request.is_finished]
+        return tuple(updates)
+
+    def _append_until_stop(self, request: Request, token_ids: Sequence[int]) -> tuple[int, ...]:
+        for count, token_id in enumerate(token_ids, start=1):
+            self._accept(request, token_id)
+            if request.check_stop(self.max_model_len):
+                return tuple(token_ids[:count])
+        return tuple(token_ids)
+
+    def _accept(self, request: Request, token_id: int) -> None:
+        request.append_output_token_id(token_id)
+        if self.observer is not None:
+            self.observer(TokenAccepted(request.request_id, token_id, request.num_tokens - 1))
+
+    def _finish(self, request: Request) -> None:
+        """Free what a finished request holds. The worker hears of it in the next step's output."""
+        reason = request.status.finish_reason
+        if reason is None:
+            raise IntegrityError(f"{request} is not finished")
+        if self.observer is not None:
+            self.observer(RequestFinished(request.request_id, reason, request.num_output_tokens))
+        self.kv_cache_manager.free(request.request_id)
+        del self.requests[request.request_id]
+        self._finished_req_ids.add(request.request_id)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
+        """End requests at once. Ids that no live request has are ignored: a request may end as its abort arrives.
+
+        Returns
+        -------
+        list of str
+            The ids that were really aborted.
+        """
+        aborted = [
+            self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests
+        ]
+        for request in aborted:
+            if self.observer is not None:
+                self.observer(RequestAborted(request.request_id))
+            request.status = RequestStatus.FINISHED_ABORTED
+            self._finish(request)
+        self.running = [request for request in self.running if not request.is_finished]
+        self.waiting = deque(request for request in self.waiting if not request.is_finished)
+        return [request.request_id for request in aborted]
+
+    def check_integrity(self) -> None:
+        """Prove that queues, requests and blocks agree.
+
+        Raises
+        ------
+        IntegrityError
+            If they do not.
+        """
+        self.kv_cache_manager.check_integrity()
+        queued = [request.request_id for request in (*self.running, *self.waiting)]
+        if sorted(queued) != sorted(self.requests):
+            raise IntegrityError(f"queues hold {queued}, but the live requests are {list(self.requests)}")
+        if len(self.running) > self.config.max_num_seqs:
+            raise IntegrityError(f"{len(self.running)} requests run on {self.config.max_num_seqs} seats")
+        holders = set(self.kv_cache_manager.held_block_ids)
+        if holders != {request.request_id for request in self.running}:
+            raise IntegrityError(f"blocks are held by {sorted(holders)}, but running are {self.running}")
+        for request in self.running:
+            if not 0 <= request.num_computed_tokens <= request.num_tokens:
+                raise IntegrityError(f"{request} has computed more tokens than it has")
