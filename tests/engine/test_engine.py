@@ -1,0 +1,237 @@
+"""The engine as its user meets it: outputs, streaming, aborts, sampling, and bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig
+from pagedlab.errors import ConfigError, DuplicateRequestError, ModelError, RequestError
+from pagedlab.model.decoder import Decoder
+from pagedlab.model.tokenizer import ByteTokenizer
+
+GREEDY = SamplingParams(max_tokens=4, temperature=0)
+
+
+@pytest.fixture
+def engine(tiny_model: Decoder) -> LLMEngine:
+    return LLMEngine(
+        tiny_model,
+        scheduler_config=SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=3),
+        cache_config=CacheConfig(block_size=4, num_blocks=12),
+        max_model_len=32,
+    )
+
+
+def run(engine: LLMEngine) -> dict[str, tuple[int, ...]]:
+    tokens: dict[str, tuple[int, ...]] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            tokens[output.request_id] = output.output_token_ids
+        engine.check_integrity()
+    return tokens
+
+
+# --- bad input: a named error, and the engine goes on ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda e: e.add_request("X", [], GREEDY), RequestError, "empty prompt"),
+        (lambda e: e.add_request("X", [1] * 32, GREEDY), RequestError, "max_model_len is 32"),
+        (lambda e: e.add_request("X", [1] * 500, GREEDY), RequestError, "shorten the prompt to 31"),
+        (lambda e: e.add_request("A", [1], GREEDY), DuplicateRequestError, "in use"),
+        (lambda e: e.add_request("", [1], GREEDY), RequestError, "non-empty string"),
+        (lambda e: e.add_request(3, [1], GREEDY), RequestError, "non-empty string"),
+        (lambda e: e.add_request("X", [64], GREEDY), RequestError, "0 to 63"),
+        (lambda e: e.add_request("X", [-1], GREEDY), RequestError, "0 to 63"),
+        (lambda e: e.add_request("X", [1.5], GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", 7, GREEDY), RequestError, "give text or token ids"),
+        (lambda e: e.add_request("X", "text", GREEDY), RequestError, "no tokenizer"),
+        (lambda e: e.add_request("X", [1], {"max_tokens": 3}), RequestError, "give a SamplingParams"),
+        (lambda e: e.generate([[1], []], GREEDY), RequestError, "empty prompt"),
+        (lambda e: e.generate([[1], [2]], [GREEDY]), RequestError, "2 prompts and 1"),
+    ],
+)
+def test_bad_requests_are_refused_and_the_engine_goes_on(
+    engine: LLMEngine, call: Callable[[LLMEngine], object], error: type[Exception], words: str
+) -> None:
+    engine.add_request("A", [1, 2, 3], GREEDY)
+    with pytest.raises(error, match=words):
+        call(engine)
+    engine.check_integrity()
+    assert list(engine.scheduler.requests) == ["A"]
+    assert len(run(engine)["A"]) == 4
+
+
+def test_c11_a_request_larger_than_the_pool_is_refused_instead_of_waiting_for_ever(tiny_model: Decoder) -> None:
+    engine = LLMEngine(tiny_model, cache_config=CacheConfig(block_size=4, num_blocks=4), max_model_len=32)
+    with pytest.raises(RequestError, match="raise num_blocks to at least 7"):
+        engine.add_request("A", [1] * 20, GREEDY)
+    engine.add_request("B", [1] * 9, GREEDY)  # 12 tokens are computed: three blocks, exactly
+    assert len(run(engine)["B"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: SchedulerConfig(max_num_batched_tokens=0), "at least 1"),
+        (lambda: SchedulerConfig(max_num_batched_tokens=-5), "at least 1"),
+        (lambda: SchedulerConfig(max_num_batched_tokens=2.5), "whole number"),  # type: ignore[arg-type]
+        (lambda: SchedulerConfig(max_num_batched_tokens=True), "whole number"),
+        (lambda: SchedulerConfig(max_num_batched_tokens=4, max_num_seqs=8), "lower the second"),
+        (lambda: SchedulerConfig(max_num_seqs=0), "at least 1"),
+        (lambda: SchedulerConfig(enable_chunked_prefill=1), "True or False"),  # type: ignore[arg-type]
+        (lambda: CacheConfig(block_size=0), "at least 1"),
+        (lambda: CacheConfig(num_blocks=1), "at least 2"),
+        (lambda: SamplingParams(max_tokens=0), "at least 1"),
+        (lambda: SamplingParams(temperature=-1), "0 to 100"),
+        (lambda: SamplingParams(temperature=float("nan")), "0 to 100"),
+        (lambda: SamplingParams(top_p=0), "above 0"),
+        (lambda: SamplingParams(min_tokens=9, max_tokens=3), "above max_tokens"),
+        (lambda: SamplingParams(stop_token_ids="a"), "list or tuple"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_settings_say_what_to_do(build: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build()
+
+
+def test_engine_settings_that_contradict_each_other_are_refused(tiny_model: Decoder) -> None:
+    with pytest.raises(ConfigError, match="longest prompt would never fit"):  # D2: equality is accepted
+        LLMEngine(
+            tiny_model,
+            scheduler_config=SchedulerConfig(95, max_num_seqs=4, enable_chunked_prefill=False),
+        )
+    LLMEngine(tiny_model, scheduler_config=SchedulerConfig(96, max_num_seqs=4, enable_chunked_prefill=False))
+    with pytest.raises(ConfigError, match="max_model_len"):
+        LLMEngine(tiny_model, max_model_len=97)
+    with pytest.raises(ConfigError, match="give at least"):
+        LLMEngine(tiny_model, cache_config=CacheConfig(kv_cache_memory_bytes=1000))
+    with pytest.raises(ConfigError, match="slot_mapping_backend"):
+        LLMEngine(tiny_model, slot_mapping_backend="cuda")
+    with pytest.raises(ModelError, match="there is no model"):
+        LLMEngine("no-such-model")
+
+
+# --- the life of a request -----------------------------------------------------------------------------------
+
+
+def test_a6_abort_and_reuse_of_an_id_between_two_steps(engine: LLMEngine) -> None:
+    engine.add_request("r0", [1, 2, 3, 4, 5], GREEDY)
+    engine.step()
+    engine.abort_request("r0")
+    engine.add_request("r0", [9, 8], GREEDY)
+    engine.step()
+    engine.check_integrity()
+    assert engine.runner.input_batch.req_ids == ["r0"]
+    assert engine.runner.requests["r0"].prompt_token_ids == (9, 8)
+    assert engine.kv_cache_manager.num_free_blocks == 11 - 1
+    run(engine)
+    assert engine.kv_cache_manager.num_free_blocks == 11
+
+
+def test_abort_of_waiting_running_and_unknown_requests(engine: LLMEngine) -> None:
+    for name in "ABCDE":
+        engine.add_request(name, [1, 2, 3], GREEDY)
+    engine.step()
+    assert engine.abort_request(["A", "E", "nobody", "A"]) == ["A", "E"]
+    assert set(run(engine)) == {"B", "C", "D"}
+    assert engine.kv_cache_manager.num_free_blocks == 11
+
+
+def test_a_step_without_requests_is_harmless(engine: LLMEngine) -> None:
+    assert engine.step() == []
+    engine.add_request("A", [1], GREEDY)
+    run(engine)
+    assert engine.step() == []
+    assert engine.runner.requests == {}
+
+
+def test_the_longest_request_ends_at_max_model_len(engine: LLMEngine) -> None:
+    (output,) = engine.generate([[1] * 30], SamplingParams(max_tokens=50, temperature=0, ignore_eos=True))
+    assert len(output.output_token_ids) == 2
+    assert output.finish_reason == "length"
+
+
+def test_end_of_text_stops_unless_it_is_ignored_or_too_early(engine: LLMEngine) -> None:
+    greedy = engine.generate([[5, 6]], SamplingParams(max_tokens=6, temperature=0))[0].output_token_ids
+    stop = greedy[2]
+    first = greedy.index(stop)
+    stopped = engine.generate([[5, 6]], SamplingParams(max_tokens=6, temperature=0, stop_token_ids=(stop,)))[0]
+    assert stopped.finish_reason == "stop"
+    assert stopped.output_token_ids == greedy[: first + 1]
+    late = SamplingParams(max_tokens=6, min_tokens=first + 2, temperature=0, stop_token_ids=(stop,))
+    assert len(engine.generate([[5, 6]], late)[0].output_token_ids) > first + 1
+
+
+def test_a_seeded_request_draws_the_same_tokens_alone_and_in_company(tiny_model: Decoder) -> None:
+    def tokens(budget: int, companions: int) -> tuple[int, ...]:
+        engine = LLMEngine(tiny_model, scheduler_config=SchedulerConfig(budget, max_num_seqs=8))
+        prompts = [[3] * 20] + [[7 + i] * 5 for i in range(companions)]
+        params = [SamplingParams(max_tokens=10, temperature=1.0, seed=11)]
+        params += [SamplingParams(max_tokens=10, temperature=1.0)] * companions
+        return engine.generate(prompts, params)[0].output_token_ids
+
+    alone = tokens(2048, 0)
+    assert tokens(2048, 5) == alone
+    assert tokens(8, 5) == alone  # a partial prefill does not use up the generator
+    assert (
+        alone != LLMEngine(tiny_model).generate([[3] * 20], SamplingParams(max_tokens=10, seed=12))[0].output_token_ids
+    )
+
+
+def test_top_k_and_top_p_keep_the_likeliest_tokens(tiny_model: Decoder) -> None:
+    greedy = LLMEngine(tiny_model).generate([[1, 2]], GREEDY)[0].output_token_ids
+    for params in (SamplingParams(max_tokens=4, top_k=1), SamplingParams(max_tokens=4, top_p=1e-6)):
+        assert LLMEngine(tiny_model).generate([[1, 2]], params)[0].output_token_ids == greedy
+
+
+def test_outputs_stream_text_that_never_ends_inside_a_character() -> None:
+    """A model that writes the bytes of an accented word, whatever it is asked."""
+    word = "été".encode()
+
+    class Script(Decoder):
+        def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            self.calls = getattr(self, "calls", -1) + 1
+            logits = torch.zeros(len(hidden), self.config.vocab_size)
+            logits[:, word[self.calls]] = 1
+            return logits
+
+    from pagedlab.model.config import DecoderConfig
+
+    config = DecoderConfig(
+        vocab_size=257,
+        hidden_size=4,
+        intermediate_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=4,
+        max_position_embeddings=32,
+    )
+    engine = LLMEngine(Script(config), tokenizer=ByteTokenizer())
+    engine.add_request("A", "?", SamplingParams(max_tokens=len(word), temperature=0))
+    pieces = []
+    while engine.has_unfinished_requests():
+        (output,) = engine.step()
+        pieces.append(output.new_text)
+        assert "".join(pieces) == output.text
+    assert pieces == ["", "é", "t", "", "é"]
+
+
+def test_an_interrupt_in_generate_leaves_nothing_behind(engine: LLMEngine) -> None:
+    def interrupt(event: object) -> None:
+        if engine.num_steps == 2:
+            engine.observer = None  # once, as Ctrl-C does
+            raise KeyboardInterrupt
+
+    engine.observer = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[1, 2, 3], [4, 5, 6, 7]], SamplingParams(max_tokens=20, temperature=0))
+    assert not engine.has_unfinished_requests()
+    assert engine.generate([[1, 2, 3]], GREEDY)[0].finished
+    engine.check_integrity()

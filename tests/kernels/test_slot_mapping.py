@@ -1,0 +1,141 @@
+"""Slot mapping: the NumPy reference against a slow loop, and the Triton kernel against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagedlab.kernels import backend
+from pagedlab.kernels.slot_mapping import PAD_SLOT_ID, slot_mapping_numpy, slot_mapping_triton
+
+needs_triton = pytest.mark.skipif(not backend().has_triton, reason=f"no Triton: {backend().reason}")
+GUARD = -777
+Form = Callable[..., list[int]]
+
+
+def slow_loop(
+    query_start_loc: list[int], positions: list[int], block_table: list[list[int]], block_size: int, length: int
+) -> list[int]:
+    """The specification, as anyone can read it."""
+    slots = [PAD_SLOT_ID] * length
+    for row, blocks in enumerate(block_table):
+        for token in range(query_start_loc[row], query_start_loc[row + 1]):
+            position = positions[token]
+            slots[token] = blocks[position // block_size] * block_size + position % block_size
+    return slots
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[int], list[int], list[list[int]], int, int]:
+    """Random batches: rows without tokens, arbitrary positions, padding of any length, also none."""
+    block_size = draw(st.sampled_from([1, 2, 4, 16, 24, 128]))
+    columns = draw(st.integers(1, 6))
+    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+    query_start_loc = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    last = columns * block_size - 1
+    positions = draw(st.lists(st.integers(0, last), min_size=sum(lengths), max_size=sum(lengths)))
+    row = st.lists(st.integers(0, 2**31 - 1), min_size=columns, max_size=columns)
+    block_table = [draw(row) for _ in lengths]
+    return query_start_loc, positions, block_table, block_size, draw(st.integers(0, 40))
+
+
+def by_numpy(
+    query_start_loc: list[int], positions: list[int], block_table: list[list[int]], block_size: int, length: int
+) -> list[int]:
+    slots = np.full(length, GUARD, dtype=np.int64)
+    slot_mapping_numpy(
+        np.array(query_start_loc, dtype=np.int32),
+        np.array(positions, dtype=np.int64),
+        np.array(block_table, dtype=np.int32),
+        block_size,
+        slots,
+    )
+    return slots.tolist()
+
+
+def by_triton(
+    query_start_loc: list[int],
+    positions: list[int],
+    block_table: list[list[int]],
+    block_size: int,
+    length: int,
+    *,
+    tile: int = 16,
+    device: str = "cpu",
+) -> list[int]:
+    """Run the kernel with poisoned output and guard bands on both sides of every buffer."""
+
+    def guarded(values: npt.ArrayLike, dtype: torch.dtype) -> torch.Tensor:
+        flat = torch.as_tensor(np.array(values), dtype=dtype).reshape(-1)
+        buffer = torch.full((len(flat) + 64,), GUARD, dtype=dtype)
+        buffer[32 : 32 + len(flat)] = flat
+        return buffer.to(device)
+
+    inner = slice(32, -32)
+    qsl, pos = guarded(query_start_loc, torch.int32), guarded(positions, torch.int64)
+    table = guarded(block_table, torch.int32)
+    out = guarded([GUARD] * length, torch.int64)
+    slot_mapping_triton(
+        qsl[inner], pos[inner], table[inner].view(len(block_table), -1), block_size, out[inner], tile=tile
+    )
+    out = out.cpu()
+    assert (out[:32] == GUARD).all(), "written before the buffer"
+    assert (out[-32:] == GUARD).all(), "written behind the buffer"
+    return out[inner].tolist()
+
+
+@given(batches())
+@settings(max_examples=150, deadline=None)
+def test_numpy_equals_the_slow_loop(batch: tuple[list[int], list[int], list[list[int]], int, int]) -> None:
+    query_start_loc, positions, block_table, block_size, padding = batch
+    args = (query_start_loc, positions, block_table, block_size, len(positions) + padding)
+    assert by_numpy(*args) == slow_loop(*args)
+
+
+@needs_triton
+@given(batches())
+@settings(max_examples=40, deadline=None)
+def test_triton_equals_numpy(batch: tuple[list[int], list[int], list[list[int]], int, int]) -> None:
+    query_start_loc, positions, block_table, block_size, padding = batch
+    args = (query_start_loc, positions, block_table, block_size, len(positions) + padding)
+    device = "cuda" if backend().name == "cuda" else "cpu"
+    assert by_triton(*args, device=device) == by_numpy(*args)
+
+
+FORMS = [pytest.param(by_numpy, id="numpy"), pytest.param(by_triton, id="triton", marks=needs_triton)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_b1_padding_starts_where_the_live_tokens_end(form: Form) -> None:
+    """The second step of a request: nothing of the first step's slots is left behind its one token."""
+    assert form([0, 7], list(range(7)), [[2, 5]], 4, 7) == [8, 9, 10, 11, 20, 21, 22]
+    assert form([0, 1], [7, 1, 2, 3], [[2, 5]], 4, 4) == [23, -1, -1, -1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_b8_slots_beyond_2_to_the_31(form: Form) -> None:
+    assert form([0, 1], [0], [[2**27]], 16, 1) == [2**31]
+    assert form([0, 1], [15], [[2**31 - 1]], 16, 1) == [(2**31 - 1) * 16 + 15]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_empty_batch_is_all_padding(form: Form) -> None:
+    assert form([0, 0, 0], [], [[1], [2]], 4, 3) == [-1, -1, -1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(backend().name != "cuda", reason=f"needs a CUDA GPU: {backend().reason}")
+def test_compiled_kernel_at_real_size() -> None:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(0, 400, size=1000)
+    query_start_loc = np.concatenate([[0], np.cumsum(lengths)])
+    positions = generator.integers(0, 512 * 16, size=query_start_loc[-1])
+    table = generator.integers(0, 2**31 - 1, size=(1000, 512))
+    args = (query_start_loc.tolist(), positions.tolist(), table.tolist(), 16, len(positions) + 5000)
+    assert by_triton(*args, tile=1024, device="cuda") == by_numpy(*args)
