@@ -56,6 +56,8 @@ class SchedulerConfig:
     reserve_full_prompt : bool
         Admit a waiting request only if blocks for *all* of its tokens are free, not just for the first chunk
         (vLLM: ``scheduler_reserve_full_isl``).
+    policy : {"fcfs", "priority"}
+        Who is admitted first, and who is preempted: the last that came, or the largest (priority, arrival time).
 
     Raises
     ------
@@ -68,6 +70,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     reserve_full_prompt: bool = True
+    policy: str = "fcfs"
 
     def __post_init__(self) -> None:
         require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
@@ -75,6 +78,8 @@ class SchedulerConfig:
         require_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         require_bool("enable_chunked_prefill", self.enable_chunked_prefill)
         require_bool("reserve_full_prompt", self.reserve_full_prompt)
+        if self.policy not in ("fcfs", "priority"):
+            raise ConfigError(f"policy is {self.policy!r}: give 'fcfs' or 'priority'")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}): "
@@ -83,6 +88,11 @@ class SchedulerConfig:
 
     def check_model_len(self, max_model_len: int) -> None:
         """Raise `ConfigError` if a prompt of ``max_model_len`` tokens could never be scheduled."""
+        if self.long_prefill_token_threshold > max_model_len:
+            raise ConfigError(
+                f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) is above max_model_len "
+                f"({max_model_len}), so it would never apply: give at most {max_model_len}, or 0 for no limit"
+            )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
             raise ConfigError(
                 f"chunked prefill is off and max_num_batched_tokens ({self.max_num_batched_tokens}) is below "
@@ -102,6 +112,8 @@ class CacheConfig:
     num_blocks : int or None
         Blocks in the pool, the null block included. None: as many as ``max_num_seqs`` requests of ``max_model_len``
         tokens could use, but no more than fit into ``kv_cache_memory_bytes``.
+    enable_prefix_caching : bool
+        Whether full blocks are found again by later requests that begin with the same tokens.
     kv_cache_memory_bytes : int
         Bound on the memory of the pool when ``num_blocks`` is None (bytes; vLLM profiles the GPU instead).
 
@@ -113,11 +125,13 @@ class CacheConfig:
 
     block_size: int = 16
     num_blocks: int | None = None
+    enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
         require_int("block_size", self.block_size, 1)
         require_int("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+        require_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.num_blocks is not None:
             require_int("num_blocks", self.num_blocks, 2)
 

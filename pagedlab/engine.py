@@ -28,7 +28,7 @@ import torch
 from pagedlab.config import CacheConfig, SchedulerConfig, require_int
 from pagedlab.errors import ConfigError, IntegrityError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
-from pagedlab.kvcache import KVCacheManager
+from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.loading import load_model
 from pagedlab.model.tokenizer import ByteTokenizer, IncrementalDetokenizer
@@ -185,7 +185,13 @@ class LLMEngine:
             str(parameter.device),
             str(parameter.dtype).removeprefix("torch."),
         )
-        self.kv_cache_manager = KVCacheManager(cache_config.block_size, num_blocks, max_model_len)
+        self.kv_cache_manager = KVCacheManager(
+            [FullAttentionSpec(cache_config.block_size)],
+            num_blocks,
+            max_model_len,
+            enable_caching=cache_config.enable_prefix_caching,
+            max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
+        )
         self.scheduler = Scheduler(scheduler_config, self.kv_cache_manager, max_model_len)
         self.runner = GPUModelRunner(
             self.model,
@@ -193,7 +199,7 @@ class LLMEngine:
             max_model_len=max_model_len,
             max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
             num_blocks=num_blocks,
-            block_size=cache_config.block_size,
+            block_sizes=(cache_config.block_size,),
             slot_mapping_backend=slot_mapping_backend,
         )
         self.num_steps = 0
@@ -429,6 +435,7 @@ class LLMEngine:
             "block_size": config.cache.block_size,
             "max_num_batched_tokens": config.scheduler.max_num_batched_tokens,
             "max_num_seqs": config.scheduler.max_num_seqs,
+            "enable_prefix_caching": config.cache.enable_prefix_caching,
             "enable_chunked_prefill": config.scheduler.enable_chunked_prefill,
             "device": config.device,
             "dtype": config.dtype,

@@ -139,8 +139,34 @@ class BlocksAllocated(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksTouched(Event):
+    """Cached blocks were hit and are held (once more) by a request."""
+
+    request_id: str
+    group: int
+    block_ids: tuple[int, ...]
+    num_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksCached(Event):
+    """Full blocks of a request got a hash: from now on they can be hit."""
+
+    request_id: str
+    group: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksEvicted(Event):
+    """Free blocks lost their hash because somebody needs them."""
+
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksFreed(Event):
-    """A request gave its blocks back, tail first (the order of ``block_ids``)."""
+    """A request gave blocks back, tail first (the order of ``block_ids``): all of them, or those out of its window."""
 
     request_id: str
     group: int

@@ -141,6 +141,12 @@ class Request:
         For the order of queues; any clock, as long as it is one.
     eos_token_id : int or None
         The token that ends the text, unless ``sampling_params.ignore_eos``.
+    priority : int
+        Smaller runs first, where the scheduler's policy is ``"priority"``.
+    lora_id : int
+        0 for none; keeps its KV apart from that of other adapters.
+    cache_salt : str or None
+        Only requests with the same salt share cached blocks.
 
     Raises
     ------
@@ -151,10 +157,14 @@ class Request:
     __slots__ = (
         "all_token_ids",
         "arrival_time",
+        "block_hashes",
+        "cache_salt",
         "eos_token_id",
+        "lora_id",
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "priority",
         "request_id",
         "sampling_params",
         "status",
@@ -167,6 +177,10 @@ class Request:
         sampling_params: SamplingParams,
         arrival_time: float,
         eos_token_id: int | None = None,
+        *,
+        priority: int = 0,
+        lora_id: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         if not isinstance(request_id, str) or not request_id:
             raise RequestError(f"the request id is {request_id!r}: give a non-empty string")
@@ -180,6 +194,10 @@ class Request:
         self.num_prompt_tokens = len(self.all_token_ids)
         self.num_computed_tokens = 0
         self.num_preemptions = 0
+        self.priority = priority
+        self.lora_id = lora_id
+        self.cache_salt = cache_salt
+        self.block_hashes: list[bytes] = []
         self.status = RequestStatus.WAITING
 
     @property
@@ -198,6 +216,11 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         return self.all_token_ids[self.num_prompt_tokens :]
+
+    @property
+    def queue_key(self) -> tuple[int, float, str]:
+        """The order of priority queues, smaller first."""
+        return (self.priority, self.arrival_time, self.request_id)
 
     @property
     def is_finished(self) -> bool:

@@ -22,6 +22,7 @@ from pagedlab.batch.block_table import MultiGroupBlockTable
 from pagedlab.batch.row_store import RowStore
 from pagedlab.batch.state import BlockIdLists, CachedRequestState
 from pagedlab.batch.update import AddedRow, BatchUpdate, BatchUpdateBuilder, MoveDirection
+from pagedlab.config import NULL_BLOCK_ID
 from pagedlab.errors import CapacityError, DuplicateRequestError, IntegrityError
 from pagedlab.events import (
     BatchUpdated,
@@ -327,12 +328,12 @@ class InputBatch:
             generators=self.generators,
         )
 
-    def check_integrity(self, held_block_ids: Mapping[str, tuple[int, ...]]) -> None:
+    def check_integrity(self, held_block_ids: Mapping[str, BlockIdLists]) -> None:
         """Prove that rows and the index are inverse, and that block-table rows begin with the blocks that are held.
 
         Parameters
         ----------
-        held_block_ids : mapping of str to tuple of int
+        held_block_ids : mapping of str to tuple of tuple of int
             What the block pool's side says each request holds. A request that ended in this step is in its row until
             the next, but holds nothing.
 
@@ -346,10 +347,13 @@ class InputBatch:
         for req_id, row in self.req_id_to_index.items():
             if self._req_ids[row] != req_id:
                 raise IntegrityError(f"request {req_id!r} should be in row {row}, which holds {self._req_ids[row]!r}")
-            table = self.block_table[0]
-            block_ids = tuple(table.row(row).tolist())
-            held = held_block_ids.get(req_id)
-            if held is not None and held != block_ids:
-                raise IntegrityError(f"request {req_id!r} holds blocks {held}, but its row says {block_ids}")
-            if self.rows.num_computed_tokens[row] > len(block_ids) * table.block_size:
-                raise IntegrityError(f"request {req_id!r} has computed more tokens than its blocks hold")
+            for group, table in enumerate(self.block_table):
+                block_ids = tuple(table.row(row).tolist())
+                held = held_block_ids.get(req_id)
+                # A block that fell out of the window is null on the other side; the row still names it, unread.
+                if held is not None and not all(
+                    a in (b, NULL_BLOCK_ID) for a, b in zip(held[group], block_ids, strict=True)
+                ):
+                    raise IntegrityError(f"request {req_id!r} holds blocks {held[group]}, but its row says {block_ids}")
+                if self.rows.num_computed_tokens[row] > len(block_ids) * table.block_size:
+                    raise IntegrityError(f"request {req_id!r} has computed more tokens than its blocks hold")

@@ -22,13 +22,17 @@ from pagedlab.errors import CapacityError, IntegrityError
 
 
 class KVCacheBlock:
-    """One block: its id, how many requests hold it, and its neighbours while it is free."""
+    """One block: its id, how many requests hold it, its neighbours while it is free, and the key it is found by.
 
-    __slots__ = ("block_id", "next_free", "prev_free", "ref_cnt")
+    ``key`` is ``(block hash, group)``, None until the block is full and hashed.
+    """
+
+    __slots__ = ("block_id", "key", "next_free", "prev_free", "ref_cnt")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
+        self.key: tuple[bytes, int] | None = None
         self.prev_free: KVCacheBlock | None = None
         self.next_free: KVCacheBlock | None = None
 

@@ -1,62 +1,125 @@
-"""Which blocks each request holds, and whether more tokens still fit.
+"""Which blocks each request holds, whether more tokens still fit, and what of a new request is there already.
 
->>> manager = KVCacheManager(block_size=4, num_blocks=4, max_model_len=16)
->>> manager.allocate_slots("A", num_computed_tokens=0, num_new_tokens=8)  # two blocks
+>>> from pagedlab.request import Request, SamplingParams
+>>> manager = KVCacheManager([FullAttentionSpec(block_size=4)], num_blocks=4, max_model_len=16)
+>>> a, b = (Request(name, range(9), SamplingParams(), arrival_time=0) for name in "AB")
+>>> manager.allocate_slots(a, num_new_tokens=8)  # two blocks
 ((1, 2),)
->>> manager.allocate_slots("A", num_computed_tokens=8, num_new_tokens=1)  # the ninth token opens a third
+>>> a.num_computed_tokens = 8
+>>> manager.allocate_slots(a, num_new_tokens=1)  # the ninth token opens a third
 ((3,),)
->>> manager.allocate_slots("B", num_computed_tokens=0, num_new_tokens=1) is None
+>>> manager.allocate_slots(b, num_new_tokens=1) is None
 True
 
-Block ids are handed out as one tuple per KV cache group, as vLLM does it; there is one group here.
-
-vLLM counterpart: ``vllm/v1/core/kv_cache_manager.py`` (``KVCacheManager.allocate_slots``, ``.free``) and
-``vllm/v1/core/single_type_kv_cache_manager.py`` (``FullAttentionManager``) at 0.25.1. What differs: prefix
-caching, sliding windows and several groups are not here yet, and the manager is given counts instead of a request.
+vLLM counterpart: ``vllm/v1/core/kv_cache_manager.py`` (``KVCacheManager``) and ``kv_cache_coordinator.py``
+(``UnitaryKVCacheCoordinator``, ``HybridKVCacheCoordinator``) at 0.25.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from pagedlab.config import require_int
-from pagedlab.errors import IntegrityError
-from pagedlab.events import BlocksAllocated, BlocksFreed, Observer
+from pagedlab.config import require_bool, require_int
+from pagedlab.errors import ConfigError, IntegrityError
+from pagedlab.events import BlocksAllocated, BlocksCached, BlocksFreed, BlocksTouched, Observer
 from pagedlab.kvcache.blocks import KVCacheBlock
+from pagedlab.kvcache.groups import KVCacheGroup, longest_hit
+from pagedlab.kvcache.hashing import extend_hashes, extra_key
 from pagedlab.kvcache.pool import BlockPool
+from pagedlab.kvcache.specs import FullAttentionSpec, KVCacheSpec
+from pagedlab.request import Request
 
 BlockIds = tuple[tuple[int, ...], ...]
 """One tuple of block ids per KV cache group."""
 
-_GROUP = 0
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """What of a request is cached: ``blocks`` per group, together ``num_tokens`` tokens."""
+
+    blocks: tuple[tuple[KVCacheBlock, ...], ...]
+    num_tokens: int
 
 
-def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Return how many blocks ``num_tokens`` tokens fill or begin."""
-    return -(-num_tokens // block_size)
+@dataclass(slots=True)
+class PrefixCacheStats:
+    """Tokens asked for and found. A request that is computed again after preemption does not count."""
+
+    num_queried_tokens: int = 0
+    num_hit_tokens: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Found of asked, 0 to 1; 0 before anything was asked."""
+        return self.num_hit_tokens / self.num_queried_tokens if self.num_queried_tokens else 0.0
 
 
 class KVCacheManager:
-    """Blocks by request, over one `BlockPool`.
+    """Blocks by request and group, over one `BlockPool`.
 
     Parameters
     ----------
-    block_size : int
-        Tokens in a block.
+    specs : sequence of KVCacheSpec
+        One per KV cache group. With prefix caching every block size must be a multiple of the smallest.
     num_blocks : int
         Blocks in the pool, the null block included.
     max_model_len : int
         No request is given room for more tokens than this.
+    enable_caching : bool
+        Whether full blocks are hashed and found again.
+    max_num_batched_tokens : int, optional
+        The most tokens of one step; bounds what a sliding group can hold at once. None: ``max_model_len``.
     """
 
-    def __init__(self, block_size: int, num_blocks: int, max_model_len: int) -> None:
-        require_int("block_size", block_size, 1)
-        self.block_size = block_size
+    def __init__(
+        self,
+        specs: Sequence[KVCacheSpec],
+        num_blocks: int,
+        max_model_len: int,
+        *,
+        enable_caching: bool = False,
+        max_num_batched_tokens: int | None = None,
+    ) -> None:
+        require_bool("enable_caching", enable_caching)
+        require_int("max_model_len", max_model_len, 1)
+        if not specs:
+            raise ConfigError("there must be at least one KV cache group")
+        self.specs = tuple(specs)
         self.max_model_len = max_model_len
+        self.max_num_batched_tokens = max_num_batched_tokens or max_model_len
+        self.enable_caching = enable_caching
         self.block_pool = BlockPool(num_blocks)
-        self.observer: Observer | None = None
-        self._req_to_blocks: dict[str, list[KVCacheBlock]] = {}
+        self.prefix_cache_stats = PrefixCacheStats()
+        sizes = [spec.block_size for spec in self.specs]
+        self._hash_block_size = min(sizes)
+        if enable_caching and any(size % self._hash_block_size for size in sizes):
+            raise ConfigError(
+                f"block sizes {sizes} cannot share hashes: with prefix caching each must be a multiple of the smallest, "
+                f"{self._hash_block_size}"
+            )
+        self._alignment = math.lcm(*sizes)
+        self.groups = tuple(
+            KVCacheGroup(spec, index, self.block_pool, self._alignment) for index, spec in enumerate(self.specs)
+        )
+        # Groups with one spec are hit together; full attention first, since its hits can only be cut from the right.
+        distinct = sorted(dict.fromkeys(self.specs), key=lambda spec: not isinstance(spec, FullAttentionSpec))
+        self._groups_by_spec = [
+            (spec, [index for index, other in enumerate(self.specs) if other == spec]) for spec in distinct
+        ]
+
+    @property
+    def observer(self) -> Observer | None:
+        """Called with every event of the manager and its pool; None for nobody."""
+        return self.block_pool.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self.block_pool.observer = observer
+
+    # --- what there is ----------------------------------------------------------------------------------
 
     @property
     def num_free_blocks(self) -> int:
@@ -67,47 +130,94 @@ class KVCacheManager:
         """The free queue, head first."""
         return tuple(block.block_id for block in self.block_pool.free_queue)
 
-    @property
-    def held_block_ids(self) -> Mapping[str, tuple[int, ...]]:
-        """The blocks of every request that holds any, in the order of its tokens."""
-        return MappingProxyType(
-            {req: tuple(block.block_id for block in blocks) for req, blocks in self._req_to_blocks.items()}
-        )
-
     def get_block_ids(self, request_id: str) -> BlockIds:
-        """Return all blocks of a request, one tuple per group."""
-        return (tuple(block.block_id for block in self._req_to_blocks.get(request_id, ())),)
+        """Return all blocks of a request, one tuple per group; 0 stands for a block that was skipped."""
+        return tuple(group.block_ids(request_id) for group in self.groups)
+
+    @property
+    def held_block_ids(self) -> Mapping[str, BlockIds]:
+        """The blocks of every request that holds any, in the order of its tokens, per group."""
+        holders = dict.fromkeys(request_id for group in self.groups for request_id in group.holders)
+        return MappingProxyType({request_id: self.get_block_ids(request_id) for request_id in holders})
 
     def fits_pool(self, num_tokens: int) -> bool:
         """Whether an otherwise empty pool could hold a request of ``num_tokens``."""
-        return blocks_for(num_tokens, self.block_size) <= self.block_pool.num_usable_blocks
+        needed = sum(
+            spec.most_blocks(num_tokens, self.max_num_batched_tokens, self.max_model_len) for spec in self.specs
+        )
+        return needed <= self.block_pool.num_usable_blocks
+
+    # --- prefix hits ------------------------------------------------------------------------------------
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        """Find the longest cached beginning of a request.
+
+        At least the last token is always left to compute, since its logits are needed: a prompt that is cached to its
+        last block boundary recomputes that block.
+        """
+        nothing = PrefixHit(tuple(() for _ in self.groups), 0)
+        if not self.enable_caching:
+            return nothing
+        self._extend_hashes(request)
+        hits: dict[int, Sequence[KVCacheBlock]] = {}
+        length = request.num_tokens - 1
+        while True:
+            shorter = length
+            for spec, groups in self._groups_by_spec:
+                if isinstance(spec, FullAttentionSpec) and groups[0] in hits:
+                    shorter = shorter // spec.block_size * spec.block_size
+                    continue
+                hashes = self._group_hashes(request, spec)
+                found = longest_hit(spec, groups, hashes, shorter, self.block_pool, self._alignment)
+                hits.update(zip(groups, found, strict=True))
+                shorter = len(found[0]) * spec.block_size
+            if shorter >= length or len(self._groups_by_spec) == 1:
+                length = shorter
+                break
+            length = shorter
+        blocks = tuple(tuple(hits[index][: length // group.spec.block_size]) for index, group in enumerate(self.groups))
+        if request.num_preemptions == 0:
+            self.prefix_cache_stats.num_queried_tokens += request.num_tokens
+            self.prefix_cache_stats.num_hit_tokens += length
+        return PrefixHit(blocks, length)
+
+    def _extend_hashes(self, request: Request) -> None:
+        extra = extra_key(request.lora_id, request.cache_salt)
+        extend_hashes(request.block_hashes, request.all_token_ids, self._hash_block_size, extra)
+
+    def _group_hashes(self, request: Request, spec: KVCacheSpec) -> Sequence[bytes]:
+        """Return the hashes of the request's blocks of a group's own size: the last of each run of small ones."""
+        step = spec.block_size // self._hash_block_size
+        return request.block_hashes[step - 1 :: step]
+
+    # --- allocate ---------------------------------------------------------------------------------------
 
     def allocate_slots(
         self,
-        request_id: str,
-        num_computed_tokens: int,
+        request: Request,
         num_new_tokens: int,
+        hit: PrefixHit | None = None,
         *,
-        reserve_tokens: int = 0,
+        reserve_full_sequence: bool = False,
     ) -> BlockIds | None:
-        """Make room for the next ``num_new_tokens`` tokens of a request.
+        """Make room for the next ``num_new_tokens`` tokens of a request, in vLLM's order.
 
         Parameters
         ----------
-        request_id : str
-            Who.
-        num_computed_tokens : int
-            Tokens that have their KV already.
+        request : Request
+            Its ``num_computed_tokens`` do not include the hit yet.
         num_new_tokens : int
             Tokens to be computed next; at least 1.
-        reserve_tokens : int
-            Succeed only if so many tokens *would* fit in all (the full-prompt gate of a waiting request).
+        hit : PrefixHit, optional
+            Cached blocks to begin with.
+        reserve_full_sequence : bool
+            Succeed only if *all* tokens of the request would fit now (the gate of a waiting request).
 
         Returns
         -------
         tuple of tuple of int, or None
-            The ids of the *new* blocks per group (often empty: the last block has room). None, and nothing changed,
-            if there are not enough free blocks.
+            The ids of the *new* blocks per group, without the hits (often empty: the last block has room). None, and
+            nothing allocated, if there are not enough free blocks.
 
         Raises
         ------
@@ -116,35 +226,79 @@ class KVCacheManager:
         """
         if num_new_tokens < 1:
             raise ValueError(f"num_new_tokens is {num_new_tokens}: there must be something to make room for")
-        blocks = self._req_to_blocks.get(request_id, [])
-        needed = self._blocks_needed(blocks, num_computed_tokens + num_new_tokens)
-        reserved = self._blocks_needed(blocks, reserve_tokens)
-        if max(needed, reserved) > self.num_free_blocks:
+        request_id = request.request_id
+        hits = hit.blocks if hit is not None else tuple(() for _ in self.groups)
+        num_computed = min(request.num_computed_tokens + (hit.num_tokens if hit is not None else 0), self.max_model_len)
+        num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
+        if reserve_full_sequence and not self._fits_full_sequence(request, num_computed, hits):
             return None
-        new_blocks = self.block_pool.get_new_blocks(needed)
-        self._req_to_blocks[request_id] = blocks + new_blocks
-        block_ids = tuple(block.block_id for block in new_blocks)
-        if self.observer is not None and block_ids:
-            self.observer(BlocksAllocated(request_id, _GROUP, block_ids, self.num_free_blocks))
-        return (block_ids,)
+        for group in self.groups:
+            self._skip(group, request_id, num_computed)
+        needed = sum(
+            group.num_blocks_to_take(request_id, num_tokens, num_computed, group_hits)
+            for group, group_hits in zip(self.groups, hits, strict=True)
+        )
+        if needed > self.num_free_blocks:
+            return None
+        if hit is not None:
+            for group, group_hits in zip(self.groups, hits, strict=True):
+                self._adopt(group, request_id, group_hits, num_computed)
+        new_block_ids = tuple(self._take(group, request_id, num_tokens) for group in self.groups)
+        if self.enable_caching:
+            self._cache(request, min(num_computed + num_new_tokens, request.num_tokens))
+        return new_block_ids
 
-    def _blocks_needed(self, blocks: list[KVCacheBlock], num_tokens: int) -> int:
-        return max(0, blocks_for(min(num_tokens, self.max_model_len), self.block_size) - len(blocks))
+    def _fits_full_sequence(self, request: Request, num_computed: int, hits: Sequence[Sequence[KVCacheBlock]]) -> bool:
+        num_tokens = min(request.num_tokens, self.max_model_len)
+        needed = 0
+        for group, group_hits in zip(self.groups, hits, strict=True):
+            most = group.spec.most_blocks(num_tokens, self.max_num_batched_tokens, self.max_model_len)
+            needed += group.num_blocks_to_take(request.request_id, num_tokens, num_computed, group_hits, most)
+        return needed <= self.num_free_blocks
 
-    def free(self, request_id: str) -> None:
-        """Give back all blocks of a request, the last one first, so that tails are reused before beginnings.
+    def _skip(self, group: KVCacheGroup, request_id: str, num_computed_tokens: int) -> None:
+        blocks = group.skip(request_id, num_computed_tokens)
+        if self.observer is not None and blocks:
+            self.observer(BlocksFreed(request_id, group.index, _ids(blocks), self.num_free_blocks))
+
+    def _adopt(
+        self, group: KVCacheGroup, request_id: str, hits: Sequence[KVCacheBlock], num_computed_tokens: int
+    ) -> None:
+        blocks = group.adopt(request_id, hits, num_computed_tokens)
+        if self.observer is not None and blocks:
+            self.observer(BlocksTouched(request_id, group.index, _ids(blocks), self.num_free_blocks))
+
+    def _take(self, group: KVCacheGroup, request_id: str, num_tokens: int) -> tuple[int, ...]:
+        blocks = group.allocate(request_id, num_tokens)
+        if self.observer is not None and blocks:
+            self.observer(BlocksAllocated(request_id, group.index, _ids(blocks), self.num_free_blocks))
+        return _ids(blocks)
+
+    def _cache(self, request: Request, num_tokens: int) -> None:
+        self._extend_hashes(request)
+        for group in self.groups:
+            blocks = group.cache(request.request_id, self._group_hashes(request, group.spec), num_tokens)
+            if self.observer is not None and blocks:
+                self.observer(BlocksCached(request.request_id, group.index, _ids(blocks)))
+
+    # --- free -------------------------------------------------------------------------------------------
+
+    def free(self, request: Request) -> None:
+        """Give back all blocks of a request, group by group, each from the last block to the first.
 
         A request that holds nothing is accepted: it may have been aborted before it ran.
         """
-        blocks = self._req_to_blocks.pop(request_id, [])
-        blocks.reverse()
-        self.block_pool.free_blocks(blocks)
-        if self.observer is not None and blocks:
-            block_ids = tuple(block.block_id for block in blocks)
-            self.observer(BlocksFreed(request_id, _GROUP, block_ids, self.num_free_blocks))
+        for group in self.groups:
+            blocks = group.free(request.request_id)
+            if self.observer is not None and blocks:
+                self.observer(BlocksFreed(request.request_id, group.index, _ids(blocks), self.num_free_blocks))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content. False, and nothing done, while any block is held."""
+        return self.block_pool.reset_prefix_cache()
 
     def check_integrity(self) -> None:
-        """Prove that reference counts equal the number of holders.
+        """Prove that reference counts equal the number of holders, and only hashed blocks are shared.
 
         Raises
         ------
@@ -153,14 +307,16 @@ class KVCacheManager:
         """
         self.block_pool.check_integrity()
         holders = [0] * len(self.block_pool.blocks)
-        holders[self.block_pool.null_block.block_id] = 1
-        for request_id, blocks in self._req_to_blocks.items():
-            for block in blocks:
-                holders[block.block_id] += 1
-                if block is self.block_pool.null_block:
-                    raise IntegrityError(f"request {request_id!r} holds the null block")
+        for group in self.groups:
+            for request_id in group.holders:
+                for block in group.blocks(request_id):
+                    holders[block.block_id] += block is not self.block_pool.null_block
         for block, count in zip(self.block_pool.blocks, holders, strict=True):
             if block.ref_cnt != count:
                 raise IntegrityError(f"{block} is held by {count} requests")
-            if count > 1:
-                raise IntegrityError(f"{block} is shared by {count} requests, and nothing shares blocks here")
+            if count > 1 and block.key is None:
+                raise IntegrityError(f"{block} is shared by {count} requests and has no hash")
+
+
+def _ids(blocks: Sequence[KVCacheBlock]) -> tuple[int, ...]:
+    return tuple(block.block_id for block in blocks)

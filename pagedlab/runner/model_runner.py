@@ -13,7 +13,7 @@ The flat batch of three rows that compute 1, 1 and 4 tokens:
     discard          -  -  yes if row 2 has more of its prompt to come
 
 vLLM counterpart: ``vllm/v1/worker/gpu_model_runner.py`` (``GPUModelRunner._update_states``, ``._prepare_inputs``,
-``.execute_model``) at 0.25.1. What differs: drafts, reordering, CUDA graphs and padding are not here yet.
+``.execute_model``) at 0.25.1. What differs: drafts, CUDA graphs and padding are not here yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from pagedlab.events import ForwardFinished, InputsPrepared, Observer, TokenSamp
 from pagedlab.kernels import backend
 from pagedlab.model.decoder import Decoder
 from pagedlab.runner.attention import AttentionMetadata, KVCache, PagedAttention
+from pagedlab.runner.reorder import regions, swaps_to_sort
 from pagedlab.runner.sampler import sample
+from pagedlab.kvcache.manager import BlockIds
 from pagedlab.scheduling.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 
@@ -85,8 +87,12 @@ class GPUModelRunner:
     ----------
     model : Decoder
         On the device it is to run on.
-    max_num_reqs, max_model_len, max_num_batched_tokens, num_blocks, block_size : int
+    max_num_reqs, max_model_len, max_num_batched_tokens, num_blocks : int
         Sizes; all memory is taken here, once.
+    block_sizes : tuple of int
+        Tokens in a block, per KV cache group. The model's layers are in the first group.
+    decode_threshold : int or None
+        The largest query length that counts as a decode when rows are put in order, decodes first; None: no order.
     slot_mapping_backend : {"numpy", "triton"} or None
         None: Triton on a GPU, NumPy elsewhere, since the interpreter is slow.
     """
@@ -99,7 +105,8 @@ class GPUModelRunner:
         max_model_len: int,
         max_num_batched_tokens: int,
         num_blocks: int,
-        block_size: int,
+        block_sizes: tuple[int, ...],
+        decode_threshold: int | None = None,
         slot_mapping_backend: str | None = None,
     ) -> None:
         parameter = next(model.parameters())
@@ -107,14 +114,15 @@ class GPUModelRunner:
         self.model = model
         self.device = device
         self.observer: Observer | None = None
+        self.decode_threshold = decode_threshold
         self.requests: dict[str, CachedRequestState] = {}
         self.input_batch = InputBatch(
-            max_num_reqs, max_model_len, max_num_batched_tokens, config.vocab_size, (block_size,), device
+            max_num_reqs, max_model_len, max_num_batched_tokens, config.vocab_size, block_sizes, device
         )
         self.kv_cache = KVCache(
             config.num_hidden_layers,
             num_blocks,
-            block_size,
+            block_sizes[0],
             config.num_key_value_heads,
             config.head_dim,
             parameter.dtype,
@@ -159,7 +167,25 @@ class GPUModelRunner:
         for state in to_add:
             batch.add_request(state)
         batch.condense()
+        self._reorder(output)
         batch.refresh_metadata()
+
+    def _reorder(self, output: SchedulerOutput) -> None:
+        """Put decodes first, if the attention kernel wants it."""
+        if self.decode_threshold is None:
+            return
+        batch = self.input_batch
+        scheduled = output.num_scheduled_tokens
+        rows = batch.rows
+        num_reqs = batch.num_reqs
+        row_regions = regions(
+            rows.num_computed_tokens[:num_reqs],
+            np.array([scheduled[req_id] for req_id in batch.req_ids]),
+            rows.num_prompt_tokens[:num_reqs],
+            self.decode_threshold,
+        )
+        for first, second in swaps_to_sort(row_regions):
+            batch.swap_rows(first, second)
 
     def _new_state(self, data: NewRequestData) -> CachedRequestState:
         seed = data.sampling_params.seed
@@ -307,7 +333,7 @@ class GPUModelRunner:
         for table in self.input_batch.block_table:
             table.observer = observer
 
-    def check_integrity(self, held_block_ids: Mapping[str, tuple[int, ...]]) -> None:
+    def check_integrity(self, held_block_ids: Mapping[str, BlockIds]) -> None:
         """Prove that the batch is whole, and its block tables say what the scheduler's side holds.
 
         Raises

@@ -1,10 +1,11 @@
 """The scheduler: one token budget, two passes, first come first served.
 
 >>> from pagedlab.config import SchedulerConfig
->>> from pagedlab.kvcache import KVCacheManager
+>>> from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
 >>> from pagedlab.request import Request, SamplingParams
 >>> config = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=4)
->>> scheduler = Scheduler(config, KVCacheManager(block_size=4, num_blocks=9, max_model_len=32), max_model_len=32)
+>>> manager = KVCacheManager([FullAttentionSpec(block_size=4)], num_blocks=9, max_model_len=32)
+>>> scheduler = Scheduler(config, manager, max_model_len=32)
 >>> for name, length in (("A", 3), ("B", 11)):
 ...     scheduler.add_request(Request(name, [1] * length, SamplingParams(max_tokens=4), arrival_time=0))
 >>> scheduler.schedule().num_scheduled_tokens  # B is cut: chunked prefill
@@ -15,12 +16,11 @@ each of them some of the budget. A running request comes before a waiting one, a
 running request that came last is *preempted*: it loses its blocks, and will compute its tokens anew.
 
 vLLM counterpart: ``vllm/v1/core/sched/scheduler.py`` (``Scheduler.schedule``, ``.update_from_output``) at
-0.25.1. What differs: priorities, prefix caching, drafts and async scheduling are not here yet.
+0.25.1. What differs: drafts and async scheduling are not here yet.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from pagedlab.config import SchedulerConfig
@@ -28,6 +28,7 @@ from pagedlab.errors import DuplicateRequestError, IntegrityError
 from pagedlab.events import Observer, RequestAborted, RequestFinished, RequestPreempted, RequestScheduled, TokenAccepted
 from pagedlab.kvcache.manager import BlockIds, KVCacheManager
 from pagedlab.request import Request, RequestStatus
+from pagedlab.scheduling.queues import FCFSQueue, PriorityQueue, WaitingQueue
 from pagedlab.scheduling.output import CachedRequestData, NewRequestData, RequestUpdate, SchedulerOutput
 
 
@@ -55,7 +56,7 @@ class Scheduler:
         self.kv_cache_manager = kv_cache_manager
         self.max_model_len = max_model_len
         self.requests: dict[str, Request] = {}
-        self.waiting: deque[Request] = deque()
+        self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FCFSQueue()
         self.running: list[Request] = []
         self.observer: Observer | None = None
         self._finished_req_ids: set[str] = set()
@@ -74,7 +75,7 @@ class Scheduler:
                 "wait for it, abort it, or use another id"
             )
         self.requests[request.request_id] = request
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
@@ -104,8 +105,13 @@ class Scheduler:
             if num_new_tokens <= 0:
                 index += 1
                 continue
-            while (blocks := self._allocate(request, num_new_tokens)) is None:
-                victim = self.running.pop()
+            while (blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)) is None:
+                victim = self._pick_victim()
+                if victim in scheduled_running:  # by priority it may have been granted tokens in this very step
+                    scheduled_running.remove(victim)
+                    budget += granted.pop(victim.request_id)
+                    del new_block_ids[victim.request_id]
+                    index -= 1
                 self._preempt(victim)
                 preempted.append(victim)
                 if victim is request:
@@ -124,16 +130,20 @@ class Scheduler:
         scheduled_new: list[Request] = []
         scheduled_resumed: list[Request] = []
         while self.waiting and budget > 0 and not preempted and len(self.running) < self.config.max_num_seqs:
-            request = self.waiting[0]
-            num_new_tokens = self._wanted_tokens(request)
+            request = self.waiting.peek()
+            hit = self.kv_cache_manager.get_computed_blocks(request)
+            num_new_tokens = self._wanted_tokens(request, hit.num_tokens)
             if num_new_tokens > budget and not self.config.enable_chunked_prefill:
                 break
             num_new_tokens = min(num_new_tokens, budget)
-            blocks = self._allocate(request, num_new_tokens, admit=True)
+            blocks = self.kv_cache_manager.allocate_slots(
+                request, num_new_tokens, hit, reserve_full_sequence=self.config.reserve_full_prompt
+            )
             if blocks is None:
                 break
-            self.waiting.popleft()
+            self.waiting.pop()
             self.running.append(request)
+            request.num_computed_tokens = hit.num_tokens
             resumed = request.status is RequestStatus.PREEMPTED
             request.status = RequestStatus.RUNNING
             budget -= num_new_tokens
@@ -157,16 +167,16 @@ class Scheduler:
         self._finished_req_ids = set()
         return output
 
-    def _wanted_tokens(self, request: Request) -> int:
-        wanted = request.num_tokens - request.num_computed_tokens
+    def _wanted_tokens(self, request: Request, num_hit_tokens: int = 0) -> int:
+        wanted = request.num_tokens - request.num_computed_tokens - num_hit_tokens
         threshold = self.config.long_prefill_token_threshold
         return min(wanted, threshold) if threshold else wanted
 
-    def _allocate(self, request: Request, num_new_tokens: int, *, admit: bool = False) -> BlockIds | None:
-        reserve = request.num_tokens if admit and self.config.reserve_full_prompt else 0
-        return self.kv_cache_manager.allocate_slots(
-            request.request_id, request.num_computed_tokens, num_new_tokens, reserve_tokens=reserve
-        )
+    def _pick_victim(self) -> Request:
+        """Choose who loses its blocks: the last that came, or the largest (priority, arrival time)."""
+        if self.config.policy == "priority":
+            return max(self.running, key=lambda request: (request.priority, request.arrival_time))
+        return self.running[-1]
 
     def _grant(self, request: Request, status: str, num_new_tokens: int, budget_left: int) -> None:
         if self.observer is not None:
@@ -182,14 +192,15 @@ class Scheduler:
             )
 
     def _preempt(self, request: Request) -> None:
-        """Take everything from a request and put it at the head of the waiting queue."""
+        """Take everything from a running request and put it back among the waiting."""
+        self.running.remove(request)
         if self.observer is not None:
             self.observer(RequestPreempted(request.request_id, request.num_computed_tokens))
-        self.kv_cache_manager.free(request.request_id)
+        self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
-        self.waiting.appendleft(request)
+        self.waiting.requeue(request)
 
     def _new_request_data(self, request: Request) -> NewRequestData:
         return NewRequestData(
@@ -269,7 +280,7 @@ class Scheduler:
             raise IntegrityError(f"{request} is not finished")
         if self.observer is not None:
             self.observer(RequestFinished(request.request_id, reason, request.num_output_tokens))
-        self.kv_cache_manager.free(request.request_id)
+        self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
         self._finished_req_ids.add(request.request_id)
 
@@ -290,7 +301,7 @@ class Scheduler:
             request.status = RequestStatus.FINISHED_ABORTED
             self._finish(request)
         self.running = [request for request in self.running if not request.is_finished]
-        self.waiting = deque(request for request in self.waiting if not request.is_finished)
+        self.waiting.discard(aborted)
         return [request.request_id for request in aborted]
 
     def check_integrity(self) -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pagedlab.errors import CapacityError, IntegrityError
-from pagedlab.kvcache import BlockPool, FreeKVCacheBlockQueue, KVCacheBlock, KVCacheManager
+from pagedlab.errors import CapacityError, ConfigError, IntegrityError
+from pagedlab.kvcache import (
+    BlockPool,
+    FreeKVCacheBlockQueue,
+    FullAttentionSpec,
+    KVCacheBlock,
+    KVCacheManager,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
+from pagedlab.kvcache.hashing import ROOT, chain_hash
+from pagedlab.kvcache.manager import BlockIds
+from pagedlab.request import Request, SamplingParams
 
 
 class QueueAgainstList(RuleBasedStateMachine):
@@ -87,63 +101,185 @@ def test_c3_freeing_a_block_twice_is_an_error_unless_it_is_held_twice() -> None:
     pool.check_integrity()
 
 
+def manager(num_blocks: int, *specs: KVCacheSpec, caching: bool = False) -> KVCacheManager:
+    return KVCacheManager(
+        specs or [FullAttentionSpec(4)], num_blocks, max_model_len=32, enable_caching=caching, max_num_batched_tokens=32
+    )
+
+
+def request(name: str, tokens: Sequence[int], **keys: Any) -> Request:
+    return Request(name, tokens, SamplingParams(), arrival_time=0, **keys)
+
+
+def compute(kv: KVCacheManager, req: Request, count: int | None = None) -> BlockIds | None:
+    """Do what the scheduler does with a request: hit, allocate, count as computed."""
+    hit = kv.get_computed_blocks(req) if req.num_computed_tokens == 0 else None
+    hit_tokens = hit.num_tokens if hit else 0
+    count = req.num_tokens - req.num_computed_tokens - hit_tokens if count is None else count
+    blocks = kv.allocate_slots(req, count, hit)
+    if blocks is not None:
+        req.num_computed_tokens += hit_tokens + count
+    kv.check_integrity()
+    return blocks
+
+
 def test_c5_a_block_is_taken_at_its_first_slot_not_at_the_last_of_the_one_before() -> None:
-    manager = KVCacheManager(block_size=4, num_blocks=2, max_model_len=32)
-    assert manager.allocate_slots("A", 0, 3) == ((1,),)
-    assert manager.num_free_blocks == 0
-    assert manager.allocate_slots("A", 3, 1) == ((),)
-    assert manager.allocate_slots("A", 4, 1) is None
-    assert manager.get_block_ids("A") == ((1,),)
+    kv, a = manager(2), request("A", range(9))
+    assert compute(kv, a, 3) == ((1,),)
+    assert kv.num_free_blocks == 0
+    assert compute(kv, a, 1) == ((),)
+    assert compute(kv, a, 1) is None
+    assert kv.get_block_ids("A") == ((1,),)
 
 
 def test_c6_an_exact_multiple_fills_its_last_block() -> None:
-    manager = KVCacheManager(block_size=4, num_blocks=4, max_model_len=32)
-    assert manager.allocate_slots("A", 0, 8) == ((1, 2),)
-    manager.free("A")
-    assert all(block.ref_cnt == 0 for block in manager.block_pool.blocks[1:])
-    manager.check_integrity()
+    kv, a = manager(4), request("A", range(8))
+    assert compute(kv, a) == ((1, 2),)
+    kv.free(a)
+    assert all(block.ref_cnt == 0 for block in kv.block_pool.blocks)
 
 
 def test_c8_a_prompt_of_whole_blocks_in_chunks_opens_a_third_block_for_the_first_output() -> None:
-    manager = KVCacheManager(block_size=4, num_blocks=8, max_model_len=32)
-    manager.allocate_slots("A", 0, 4)
-    manager.allocate_slots("A", 4, 4)
-    assert manager.get_block_ids("A") == ((1, 2),)
-    assert manager.allocate_slots("A", 8, 1) == ((3,),)
+    kv, a = manager(8), request("A", range(9))
+    compute(kv, a, 4)
+    compute(kv, a, 4)
+    assert kv.get_block_ids("A") == ((1, 2),)
+    assert compute(kv, a, 1) == ((3,),)
 
 
 def test_reserving_takes_nothing_but_may_refuse() -> None:
-    manager = KVCacheManager(block_size=4, num_blocks=4, max_model_len=32)
-    assert manager.allocate_slots("A", 0, 4, reserve_tokens=16) is None
-    assert manager.num_free_blocks == 3
-    assert manager.allocate_slots("A", 0, 4, reserve_tokens=12) == ((1,),)
-    assert manager.num_free_blocks == 2
+    kv, a = manager(4), request("A", range(16))
+    assert kv.allocate_slots(a, 4, reserve_full_sequence=True) is None
+    assert kv.num_free_blocks == 3
+    b = request("B", range(12))
+    assert kv.allocate_slots(b, 4, reserve_full_sequence=True) == ((1,),)
+    assert kv.num_free_blocks == 2
     with pytest.raises(ValueError, match="something to make room for"):
-        manager.allocate_slots("A", 4, 0)
+        kv.allocate_slots(b, 0)
 
 
-@given(st.lists(st.tuples(st.sampled_from("ABCD"), st.integers(0, 9)), max_size=60))
-def test_every_block_is_free_or_held_by_one(operations: list[tuple[str, int]]) -> None:
-    """0 tokens means: free. Held blocks are exactly what the tokens need."""
-    manager = KVCacheManager(block_size=4, num_blocks=10, max_model_len=24)
-    tokens = dict.fromkeys("ABCD", 0)
+# --- prefix caching ------------------------------------------------------------------------------------------
+
+
+def test_a_second_request_begins_with_the_blocks_of_the_first() -> None:
+    kv, a, b = manager(9, caching=True), request("A", range(10)), request("B", [*range(8), 99, 98, 97])
+    compute(kv, a)
+    assert compute(kv, b) == ((4,),)
+    assert kv.get_block_ids("B") == ((1, 2, 4),)
+    assert kv.block_pool.blocks[1].ref_cnt == 2
+    assert kv.prefix_cache_stats.num_hit_tokens == 8
+
+
+def test_a_full_hit_recomputes_the_last_block() -> None:
+    kv, a, b = manager(9, caching=True), request("A", range(8)), request("B", range(8))
+    compute(kv, a)
+    hit = kv.get_computed_blocks(b)
+    assert (hit.num_tokens, [block.block_id for block in hit.blocks[0]]) == (4, [1])
+
+
+def test_c4_a_block_that_was_reused_is_not_hit() -> None:
+    kv = manager(2, caching=True)
+    x, y = request("X", [1, 2, 3, 4]), request("Y", [9, 9, 9, 9])
+    compute(kv, x)
+    kv.free(x)
+    compute(kv, y)
+    assert kv.get_computed_blocks(request("X2", [1, 2, 3, 4, 5])).num_tokens == 0
+
+
+def test_c10_the_tail_is_evicted_first_so_that_the_beginning_can_still_be_hit() -> None:
+    kv = manager(4, caching=True)
+    a = request("A", range(12))
+    compute(kv, a)
+    kv.free(a)
+    assert kv.free_block_ids == (3, 2, 1)
+    other = request("B", [50, 51])
+    assert compute(kv, other) == ((3,),)
+    assert kv.get_computed_blocks(request("A2", range(13))).num_tokens == 8
+
+
+def test_c13_tokens_are_hashed_whole_and_with_their_parents() -> None:
+    assert chain_hash(ROOT, [65]) != chain_hash(ROOT, [321])
+    parents = [chain_hash(ROOT, [1]), chain_hash(ROOT, [2])]
+    assert chain_hash(parents[0], [7]) != chain_hash(parents[1], [7])
+
+
+def test_c14_recomputing_after_preemption_is_no_hit() -> None:
+    kv, a = manager(9, caching=True), request("A", range(9))
+    compute(kv, a)
+    kv.free(a)
+    a.num_computed_tokens, a.num_preemptions = 0, 1
+    assert kv.get_computed_blocks(a).num_tokens == 8
+    assert kv.prefix_cache_stats.hit_rate == 0
+
+
+@pytest.mark.parametrize("keys", [{"lora_id": 1}, {"cache_salt": "other"}, {"cache_salt": ""}])
+def test_another_adapter_or_salt_shares_nothing(keys: dict[str, Any]) -> None:
+    kv = manager(9, caching=True)
+    compute(kv, request("A", range(10)))
+    assert kv.get_computed_blocks(request("B", range(10), **keys)).num_tokens == 0
+    assert kv.get_computed_blocks(request("C", range(10))).num_tokens == 8
+
+
+def test_the_prefix_cache_is_reset_only_when_nobody_holds_a_block() -> None:
+    kv, a = manager(9, caching=True), request("A", range(10))
+    compute(kv, a)
+    assert not kv.reset_prefix_cache()
+    kv.free(a)
+    assert kv.reset_prefix_cache()
+    assert kv.get_computed_blocks(request("B", range(10))).num_tokens == 0
+    kv.check_integrity()
+
+
+def test_sliding_blocks_are_given_up_from_the_highest_index_down() -> None:
+    kv, a = manager(9, SlidingWindowSpec(block_size=4, window=4)), request("A", range(20))
+    compute(kv, a, 12)
+    assert kv.free_block_ids == (4, 5, 6, 7, 8)
+    compute(kv, a, 1)  # 9 tokens are out of reach: blocks 2 and 1 are free again, and one of them is taken
+    assert kv.get_block_ids("A") == ((0, 0, 3, 2),)
+    assert kv.free_block_ids == (1, 4, 5, 6, 7, 8)
+
+
+def test_block_sizes_that_cannot_share_hashes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="multiple of the smallest"):
+        manager(9, FullAttentionSpec(6), SlidingWindowSpec(4, 8), caching=True)
+    manager(9, FullAttentionSpec(6), SlidingWindowSpec(4, 8))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ABCD"), st.integers(0, 9)), max_size=60),
+    st.booleans(),
+    st.sampled_from([(FullAttentionSpec(4),), (FullAttentionSpec(4), SlidingWindowSpec(2, 3))]),
+)
+@settings(deadline=None)
+def test_every_block_is_free_or_held(
+    operations: list[tuple[str, int]], caching: bool, specs: tuple[KVCacheSpec, ...]
+) -> None:
+    """0 tokens means: free. Integrity after every operation, and at the end every block is free."""
+    kv = manager(12, *specs, caching=caching)
+    live: dict[str, Request] = {}
     for name, count in operations:
         if count == 0:
-            manager.free(name)
-            tokens[name] = 0
-        elif manager.allocate_slots(name, tokens[name], count) is not None:
-            tokens[name] += count
-        manager.check_integrity()
-        held = sum(-(-min(n, 24) // 4) for n in tokens.values())
-        assert manager.num_free_blocks == 9 - held
+            if name in live:
+                kv.free(live.pop(name))
+        else:
+            req = live.setdefault(name, request(name, [7] * 30))
+            hit = kv.get_computed_blocks(req).num_tokens if req.num_computed_tokens == 0 else 0
+            left = req.num_tokens - req.num_computed_tokens - hit
+            if left and compute(kv, req, min(count, left)) is None and req.num_computed_tokens == 0:
+                live.pop(name)
+        kv.check_integrity()
+    for req in live.values():
+        kv.free(req)
+    kv.check_integrity()
+    assert kv.num_free_blocks == 11
 
 
 def test_integrity_notices_a_lost_and_a_shared_block() -> None:
-    manager = KVCacheManager(block_size=4, num_blocks=4, max_model_len=32)
-    manager.allocate_slots("A", 0, 4)
-    manager.block_pool.blocks[1].ref_cnt = 0
+    kv = manager(4)
+    compute(kv, request("A", range(4)))
+    kv.block_pool.blocks[1].ref_cnt = 0
     with pytest.raises(IntegrityError):
-        manager.check_integrity()
-    manager.block_pool.blocks[1].ref_cnt = 2
+        kv.check_integrity()
+    kv.block_pool.blocks[1].ref_cnt = 2
     with pytest.raises(IntegrityError, match="held by 1"):
-        manager.check_integrity()
+        kv.check_integrity()

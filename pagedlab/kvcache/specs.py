@@ -1,0 +1,80 @@
+"""What a KV cache group must keep of a request.
+
+>>> SlidingWindowSpec(block_size=4, window=6).num_skipped_tokens(20)  # the next token sees itself and 5 before
+15
+
+Layers whose KV memory behaves alike form a *group*; each group has its own row of blocks per request, all from one
+pool.
+
+vLLM counterpart: ``vllm/v1/kv_cache_interface.py`` (``FullAttentionSpec``, ``SlidingWindowSpec``) at 0.25.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagedlab.config import require_int
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttentionSpec:
+    """Every token is kept until the request ends.
+
+    Parameters
+    ----------
+    block_size : int
+        Tokens in a block.
+    """
+
+    block_size: int
+
+    def __post_init__(self) -> None:
+        require_int("block_size", self.block_size, 1)
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return how many tokens from the start no later token will look at."""
+        return 0
+
+    def most_blocks(self, num_tokens: int, max_num_batched_tokens: int, max_model_len: int) -> int:
+        """Return the most blocks a request of ``num_tokens`` ever holds at once."""
+        return -(-num_tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindowSpec:
+    """A token sees itself and the ``window - 1`` tokens before it; what lies further back is given up.
+
+    Parameters
+    ----------
+    block_size : int
+        Tokens in a block.
+    window : int
+        Tokens that a query sees, itself included.
+    """
+
+    block_size: int
+    window: int
+
+    def __post_init__(self) -> None:
+        require_int("block_size", self.block_size, 1)
+        require_int("window", self.window, 1)
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return how many tokens from the start no later token will look at."""
+        return max(0, num_computed_tokens - self.window + 1)
+
+    @property
+    def num_window_blocks(self) -> int:
+        """Blocks that hold everything before the next token that it can see."""
+        return -(-(self.window - 1) // self.block_size)
+
+    def most_blocks(self, num_tokens: int, max_num_batched_tokens: int, max_model_len: int) -> int:
+        """Return the most blocks a request of ``num_tokens`` ever holds at once.
+
+        One step's tokens and the window before them, which may begin inside a block.
+        """
+        reach = min(self.window - 1 + max_num_batched_tokens, max_model_len)
+        return min(-(-num_tokens // self.block_size), -(-reach // self.block_size) + 1)
+
+
+KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
