@@ -27,7 +27,7 @@ ROOT: BlockHash = (
     if os.environ.get("PYTHONHASHSEED", "random") != "random"
     else secrets.token_bytes(32)
 )
-"""The parent of every first block: unpredictable, unless ``PYTHONHASHSEED`` is set, so that nobody can prepare a clash."""
+"""The parent of every first block: unpredictable (nobody can prepare a clash) unless ``PYTHONHASHSEED`` is set."""
 
 
 def chain_hash(parent: BlockHash, token_ids: Sequence[int], extra: bytes = b"") -> BlockHash:

@@ -97,8 +97,8 @@ class KVCacheManager:
         self._hash_block_size = min(sizes)
         if enable_caching and any(size % self._hash_block_size for size in sizes):
             raise ConfigError(
-                f"block sizes {sizes} cannot share hashes: with prefix caching each must be a multiple of the smallest, "
-                f"{self._hash_block_size}"
+                f"block sizes {sizes} cannot share hashes: with prefix caching each must be a multiple of the "
+                f"smallest, {self._hash_block_size}"
             )
         self._alignment = math.lcm(*sizes)
         self.groups = tuple(

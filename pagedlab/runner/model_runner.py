@@ -18,8 +18,9 @@ vLLM counterpart: ``vllm/v1/worker/gpu_model_runner.py`` (``GPUModelRunner._upda
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +30,15 @@ import torch
 from pagedlab.batch import CachedRequestState, CpuGpuBuffer, InputBatch, SamplingMetadata
 from pagedlab.events import ForwardFinished, InputsPrepared, Observer, TokenSampled
 from pagedlab.kernels import backend
+from pagedlab.kvcache.manager import BlockIds
 from pagedlab.model.decoder import Decoder
 from pagedlab.runner.attention import AttentionMetadata, KVCache, PagedAttention
 from pagedlab.runner.reorder import regions, swaps_to_sort
 from pagedlab.runner.sampler import sample
-from pagedlab.kvcache.manager import BlockIds
 from pagedlab.scheduling.output import CachedRequestData, NewRequestData, SchedulerOutput
+
+ONE_THREAD_PARAMETERS = 20_000_000
+"""Models below this size run on one CPU thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ class GPUModelRunner:
         )
         on_gpu = device.type == "cuda" and backend().name == "cuda"
         self.slot_mapping_backend = slot_mapping_backend or ("triton" if on_gpu else "numpy")
+        self._is_small = sum(p.numel() for p in model.parameters()) < ONE_THREAD_PARAMETERS
         self._input_ids = CpuGpuBuffer((max_num_batched_tokens,), torch.int32, device)
         self._positions = CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
         self._query_start_loc = CpuGpuBuffer((max_num_reqs + 1,), torch.int32, device)
@@ -287,15 +292,29 @@ class GPUModelRunner:
     def _forward(self, inputs: ModelInputs) -> torch.Tensor:
         started = time.perf_counter()
         attention = PagedAttention(self.kv_cache, inputs.attention)
-        hidden = self.model(inputs.input_ids, inputs.positions, attention)  # [num_tokens, hidden_size]
         last = torch.from_numpy(inputs.logits_indices).to(self.device)
-        logits: torch.Tensor = self.model.compute_logits(hidden[last])  # [num_reqs, vocab_size]
+        with self._threads():
+            hidden = self.model(inputs.input_ids, inputs.positions, attention)  # [num_tokens, hidden_size]
+            logits: torch.Tensor = self.model.compute_logits(hidden[last])  # [num_reqs, vocab_size]
         if self.observer is not None:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             seconds = time.perf_counter() - started
             self.observer(ForwardFinished(len(inputs.input_ids), len(inputs.req_ids), seconds))
         return logits
+
+    @contextlib.contextmanager
+    def _threads(self) -> Iterator[None]:
+        """Run a small model on one CPU thread: its products are so short that waiting for a second costs more."""
+        before = torch.get_num_threads()
+        if self.device.type != "cpu" or not self._is_small or before == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def _sample(self, inputs: ModelInputs, logits: torch.Tensor) -> list[int]:
         sampled: list[int] = sample(logits, inputs.sampling, inputs.discard).tolist()

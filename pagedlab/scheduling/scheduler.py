@@ -28,8 +28,8 @@ from pagedlab.errors import DuplicateRequestError, IntegrityError
 from pagedlab.events import Observer, RequestAborted, RequestFinished, RequestPreempted, RequestScheduled, TokenAccepted
 from pagedlab.kvcache.manager import BlockIds, KVCacheManager
 from pagedlab.request import Request, RequestStatus
-from pagedlab.scheduling.queues import FCFSQueue, PriorityQueue, WaitingQueue
 from pagedlab.scheduling.output import CachedRequestData, NewRequestData, RequestUpdate, SchedulerOutput
+from pagedlab.scheduling.queues import FCFSQueue, PriorityQueue, WaitingQueue
 
 
 class Scheduler:
