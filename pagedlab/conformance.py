@@ -282,6 +282,7 @@ def _request(request: Mapping[str, Any]) -> Request:
 
 def _decision(output: SchedulerOutput) -> dict[str, Any]:
     cached = output.scheduled_cached_reqs
+    new_block_ids = {request_id: [list(ids) for ids in block_ids] for request_id, block_ids in cached.new_block_ids}
     return {
         "scheduled": [list(pair) for pair in output.scheduled],
         "new": [
@@ -294,14 +295,16 @@ def _decision(output: SchedulerOutput) -> dict[str, Any]:
         ],
         "cached": [
             {
-                "id": data.request_id,
-                "new_block_ids": None if data.new_block_ids is None else [list(ids) for ids in data.new_block_ids],
-                "num_computed_tokens": data.num_computed_tokens,
-                "num_output_tokens": data.num_output_tokens,
+                "id": request_id,
+                "new_block_ids": new_block_ids.get(request_id),
+                "num_computed_tokens": num_computed_tokens,
+                "num_output_tokens": num_output_tokens,
             }
-            for data in cached
+            for request_id, num_computed_tokens, num_output_tokens in zip(
+                cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
+            )
         ],
-        "resumed": sorted(data.request_id for data in cached if data.resumed),
+        "resumed": sorted(cached.resumed_req_ids),
         "finished": sorted(output.finished_req_ids),
         "preempted": sorted(output.preempted_req_ids),
     }

@@ -34,7 +34,7 @@ from pagedlab.model.loading import load_model
 from pagedlab.model.tokenizer import ByteTokenizer, IncrementalDetokenizer
 from pagedlab.request import Request, SamplingParams
 from pagedlab.runner import GPUModelRunner
-from pagedlab.scheduling import RequestUpdate, Scheduler
+from pagedlab.scheduling import Scheduler, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,10 +330,10 @@ class LLMEngine:
         tokens = self.runner.execute(inputs)
 
         self._begin_beat("update")  # tokens are taken in; who is done leaves and frees its blocks
-        updates = self.scheduler.update_from_output(scheduled, tokens)
+        result = self.scheduler.update_from_output(scheduled, tokens)
 
         self._end_step()
-        return [self._to_output(update) for update in updates]
+        return self._to_outputs(result)
 
     def _begin_step(self) -> None:
         if self.observer is not None:
@@ -350,11 +350,13 @@ class LLMEngine:
             self.observer(StepFinished(self.num_steps, running, waiting, self.kv_cache_manager.num_free_blocks))
         self.num_steps += 1
 
-    def _to_output(self, update: RequestUpdate) -> RequestOutput:
-        stream = self._streams[update.request_id]
-        if update.finish_reason is not None:
-            del self._streams[update.request_id]
-        return stream.take(update.new_token_ids, update.finish_reason)
+    def _to_outputs(self, result: StepResult) -> list[RequestOutput]:
+        outputs = []
+        for request_id, new_token_ids in result.new_token_ids.items():
+            finish_reason = result.finish_reasons.get(request_id)
+            stream = self._streams[request_id] if finish_reason is None else self._streams.pop(request_id)
+            outputs.append(stream.take(new_token_ids, finish_reason))
+        return outputs
 
     # --- many at once -----------------------------------------------------------------------------------
 

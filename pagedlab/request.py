@@ -218,6 +218,21 @@ class Request:
         return self.all_token_ids[self.num_prompt_tokens :]
 
     @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """All tokens that may end the request, end-of-text among them."""
+        eos = () if self.eos_token_id is None else (self.eos_token_id,)
+        return (*eos, *self.sampling_params.stop_token_ids)
+
+    def max_num_tokens(self, max_model_len: int) -> int:
+        """Return the number of tokens, prompt and output, with which the request ends at the latest."""
+        return min(self.num_prompt_tokens + self.sampling_params.max_tokens, max_model_len)
+
+    @property
+    def is_prefill_chunk(self) -> bool:
+        """Whether some of its tokens are not computed: what would be sampled now is dropped."""
+        return self.num_computed_tokens < self.num_tokens
+
+    @property
     def queue_key(self) -> tuple[int, float, str]:
         """The order of priority queues, smaller first."""
         return (self.priority, self.arrival_time, self.request_id)
@@ -235,14 +250,18 @@ class Request:
         The order is vLLM 0.25.1's: fewer than ``min_tokens`` outputs go on; then end-of-text, stop tokens, length.
         """
         params = self.sampling_params
-        if self.num_output_tokens < params.min_tokens:
+        num_tokens = len(self.all_token_ids)
+        num_output_tokens = num_tokens - self.num_prompt_tokens
+        if num_output_tokens < params.min_tokens:
             return False
         last = self.all_token_ids[-1]
         if last == self.eos_token_id or last in params.stop_token_ids:
             self.status = RequestStatus.FINISHED_STOPPED
-        elif self.num_tokens >= max_model_len or self.num_output_tokens >= params.max_tokens:
+            return True
+        if num_tokens >= max_model_len or num_output_tokens >= params.max_tokens:
             self.status = RequestStatus.FINISHED_LENGTH_CAPPED
-        return self.is_finished
+            return True
+        return False
 
     def __repr__(self) -> str:
         return (

@@ -57,6 +57,17 @@ class KVCacheGroup:
     def blocks(self, request_id: str) -> Sequence[KVCacheBlock]:
         return self._blocks.get(request_id, ())
 
+    def is_settled(self, request_id: str, num_computed_tokens: int, num_tokens: int, caching: bool) -> bool:
+        """Whether a request that holds blocks needs nothing to go on to ``num_tokens``: no block, skip or hash."""
+        blocks = self._blocks.get(request_id)
+        size = self.spec.block_size
+        if blocks is None or len(blocks) * size < num_tokens:
+            return False
+        if caching and num_tokens // self.alignment * self.alignment // size > self._num_hashed.get(request_id, 0):
+            return False
+        skipped = self._num_skipped_blocks(num_computed_tokens)
+        return skipped == 0 or blocks[skipped - 1] is self._pool.null_block
+
     # --- allocate ---------------------------------------------------------------------------------------
 
     def num_blocks_to_take(

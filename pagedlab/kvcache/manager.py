@@ -104,6 +104,7 @@ class KVCacheManager:
         self.groups = tuple(
             KVCacheGroup(spec, index, self.block_pool, self._alignment) for index, spec in enumerate(self.specs)
         )
+        self._nothing_new: BlockIds = tuple(() for _ in self.specs)
         # Groups with one spec are hit together; full attention first, since its hits can only be cut from the right.
         distinct = sorted(dict.fromkeys(self.specs), key=lambda spec: not isinstance(spec, FullAttentionSpec))
         self._groups_by_spec = [
@@ -118,6 +119,11 @@ class KVCacheManager:
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
         self.block_pool.observer = observer
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether there is one group and it keeps everything, so that a decode needs a block or nothing."""
+        return len(self.specs) == 1 and isinstance(self.specs[0], FullAttentionSpec)
 
     # --- what there is ----------------------------------------------------------------------------------
 
@@ -155,9 +161,8 @@ class KVCacheManager:
         At least the last token is always left to compute, since its logits are needed: a prompt that is cached to its
         last block boundary recomputes that block.
         """
-        nothing = PrefixHit(tuple(() for _ in self.groups), 0)
         if not self.enable_caching:
-            return nothing
+            return PrefixHit(self._nothing_new, 0)
         self._extend_hashes(request)
         hits: dict[int, Sequence[KVCacheBlock]] = {}
         length = request.num_tokens - 1
@@ -227,7 +232,9 @@ class KVCacheManager:
         if num_new_tokens < 1:
             raise ValueError(f"num_new_tokens is {num_new_tokens}: there must be something to make room for")
         request_id = request.request_id
-        hits = hit.blocks if hit is not None else tuple(() for _ in self.groups)
+        if hit is None and self._is_settled(request, num_new_tokens):
+            return self._nothing_new
+        hits = hit.blocks if hit is not None else self._nothing_new
         num_computed = min(request.num_computed_tokens + (hit.num_tokens if hit is not None else 0), self.max_model_len)
         num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
         if reserve_full_sequence and not self._fits_full_sequence(request, num_computed, hits):
@@ -245,8 +252,17 @@ class KVCacheManager:
                 self._adopt(group, request_id, group_hits, num_computed)
         new_block_ids = tuple(self._take(group, request_id, num_tokens) for group in self.groups)
         if self.enable_caching:
-            self._cache(request, min(num_computed + num_new_tokens, request.num_tokens))
+            self.cache_blocks(request, min(num_computed + num_new_tokens, request.num_tokens))
         return new_block_ids
+
+    def _is_settled(self, request: Request, num_new_tokens: int) -> bool:
+        """Whether a running request has room already and nothing of it is to be skipped or hashed: most decodes."""
+        num_computed = request.num_computed_tokens
+        num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
+        for group in self.groups:
+            if not group.is_settled(request.request_id, num_computed, num_tokens, self.enable_caching):
+                return False
+        return True
 
     def _fits_full_sequence(self, request: Request, num_computed: int, hits: Sequence[Sequence[KVCacheBlock]]) -> bool:
         num_tokens = min(request.num_tokens, self.max_model_len)
@@ -274,7 +290,16 @@ class KVCacheManager:
             self.observer(BlocksAllocated(request_id, group.index, _ids(blocks), self.num_free_blocks))
         return _ids(blocks)
 
-    def _cache(self, request: Request, num_tokens: int) -> None:
+    def append_block(self, request: Request) -> BlockIds:
+        """Give a decoding request the block that its next token begins (`is_uniform` managers only).
+
+        The caller knows what `allocate_slots` would find out: the last block is full, and there is a free one.
+        """
+        (group,) = self.groups
+        return (self._take(group, request.request_id, request.num_computed_tokens + 1),)
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Hash the blocks that the first ``num_tokens`` tokens of a request fill."""
         self._extend_hashes(request)
         for group in self.groups:
             blocks = group.cache(request.request_id, self._group_hashes(request, group.spec), num_tokens)

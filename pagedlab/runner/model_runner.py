@@ -35,7 +35,7 @@ from pagedlab.model.decoder import Decoder
 from pagedlab.runner.attention import AttentionMetadata, KVCache, PagedAttention
 from pagedlab.runner.reorder import regions, swaps_to_sort
 from pagedlab.runner.sampler import sample
-from pagedlab.scheduling.output import CachedRequestData, NewRequestData, SchedulerOutput
+from pagedlab.scheduling.output import NewRequestData, SchedulerOutput
 
 ONE_THREAD_PARAMETERS = 20_000_000
 """Models below this size run on one CPU thread."""
@@ -154,21 +154,28 @@ class GPUModelRunner:
             self.requests.pop(req_id, None)
             batch.remove_request(req_id)
         # Who is not scheduled leaves the batch but keeps its state. A resumed request comes back from scratch.
-        resumed = {data.request_id for data in output.scheduled_cached_reqs if data.resumed}
-        staying = output.num_scheduled_tokens.keys() - resumed
+        cached = output.scheduled_cached_reqs
+        staying = output.num_scheduled_tokens.keys() - cached.resumed_req_ids
         for req_id in [req_id for req_id in batch.req_id_to_index if req_id not in staying]:
             batch.remove_request(req_id)
 
         to_add = [self._new_state(data) for data in output.scheduled_new_reqs]
-        for cached in output.scheduled_cached_reqs:
-            state = self._updated_state(cached)
-            row = batch.req_id_to_index.get(state.req_id)
+        new_block_ids = dict(cached.new_block_ids)
+        for req_id, num_computed_tokens in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            state = self.requests[req_id]
+            state.num_computed_tokens = num_computed_tokens
+            blocks = new_block_ids.get(req_id)
+            if req_id in cached.resumed_req_ids:
+                state.block_ids = blocks or state.block_ids
+            elif blocks is not None:
+                state.extend_block_ids(blocks)
+            row = batch.req_id_to_index.get(req_id)
             if row is None:
                 to_add.append(state)
                 continue
-            batch.rows.num_computed_tokens[row] = state.num_computed_tokens
-            if cached.new_block_ids is not None:
-                batch.append_blocks(state.req_id, cached.new_block_ids)
+            batch.rows.num_computed_tokens[row] = num_computed_tokens
+            if blocks is not None:
+                batch.append_blocks(req_id, blocks)
         for state in to_add:
             batch.add_request(state)
         batch.condense()
@@ -203,16 +210,6 @@ class GPUModelRunner:
             generator=None if seed is None else torch.Generator(self.device).manual_seed(seed),
         )
         self.requests[data.request_id] = state
-        return state
-
-    def _updated_state(self, data: CachedRequestData) -> CachedRequestState:
-        state = self.requests[data.request_id]
-        state.num_computed_tokens = data.num_computed_tokens
-        if data.new_block_ids is not None:
-            if data.resumed:
-                state.block_ids = data.new_block_ids
-            else:
-                state.extend_block_ids(data.new_block_ids)
         return state
 
     def prepare_inputs(self, output: SchedulerOutput) -> ModelInputs:

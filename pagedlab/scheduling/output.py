@@ -12,6 +12,7 @@ after they are handed over.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagedlab.kvcache.manager import BlockIds
@@ -31,17 +32,28 @@ class NewRequestData:
 
 @dataclass(frozen=True, slots=True)
 class CachedRequestData:
-    """A request the worker knows already: only what changed is sent.
+    """Requests the worker knows already: only what changed is sent, column by column.
 
-    ``new_block_ids`` are *all* of its blocks if ``resumed``, else those it got in this step, or None if it got none.
-    ``num_computed_tokens`` is the count before this step.
+    Attributes
+    ----------
+    req_ids : tuple of str
+        Running requests in the order of the running list, then resumed ones.
+    resumed_req_ids : frozenset of str
+        Those of them that come back after preemption.
+    new_block_ids : tuple of (str, BlockIds)
+        Who got blocks, in the same order: those of this step, or *all* of its blocks for a resumed request. Who got
+        none is not listed (vLLM: a list with None).
+    num_computed_tokens : tuple of int
+        Per request, before this step.
+    num_output_tokens : tuple of int
+        Per request.
     """
 
-    request_id: str
-    resumed: bool
-    new_block_ids: BlockIds | None
-    num_computed_tokens: int
-    num_output_tokens: int
+    req_ids: tuple[str, ...] = ()
+    resumed_req_ids: frozenset[str] = frozenset()
+    new_block_ids: tuple[tuple[str, BlockIds], ...] = ()
+    num_computed_tokens: tuple[int, ...] = ()
+    num_output_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +65,7 @@ class SchedulerOutput:
     scheduled : tuple of (str, int)
         Request id and number of tokens, in scheduling order: running requests first, then resumed and new ones.
     scheduled_new_reqs : tuple of NewRequestData
-    scheduled_cached_reqs : tuple of CachedRequestData
-        Running requests in the order of the running list, then resumed ones.
+    scheduled_cached_reqs : CachedRequestData
     finished_req_ids : frozenset of str
         Requests that ended since the last step; the worker forgets them.
     preempted_req_ids : frozenset of str
@@ -63,7 +74,7 @@ class SchedulerOutput:
 
     scheduled: tuple[tuple[str, int], ...] = ()
     scheduled_new_reqs: tuple[NewRequestData, ...] = ()
-    scheduled_cached_reqs: tuple[CachedRequestData, ...] = ()
+    scheduled_cached_reqs: CachedRequestData = CachedRequestData()
     finished_req_ids: frozenset[str] = frozenset()
     preempted_req_ids: frozenset[str] = frozenset()
 
@@ -78,9 +89,16 @@ class SchedulerOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestUpdate:
-    """What one step brought to one request (vLLM: ``EngineCoreOutput``)."""
+class StepResult:
+    """What a step brought (vLLM: ``EngineCoreOutputs``).
 
-    request_id: str
-    new_token_ids: tuple[int, ...]
-    finish_reason: str | None
+    Attributes
+    ----------
+    new_token_ids : mapping of str to tuple of int
+        Accepted tokens by request, in scheduling order; who got none is not listed.
+    finish_reasons : mapping of str to str
+        Requests that ended with this step, and why: ``"stop"`` or ``"length"``.
+    """
+
+    new_token_ids: Mapping[str, tuple[int, ...]]
+    finish_reasons: Mapping[str, str]

@@ -21,15 +21,16 @@ vLLM counterpart: ``vllm/v1/core/sched/scheduler.py`` (``Scheduler.schedule``, `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from pagedlab.config import SchedulerConfig
 from pagedlab.errors import DuplicateRequestError, IntegrityError
 from pagedlab.events import Observer, RequestAborted, RequestFinished, RequestPreempted, RequestScheduled, TokenAccepted
 from pagedlab.kvcache.manager import BlockIds, KVCacheManager
 from pagedlab.request import Request, RequestStatus
-from pagedlab.scheduling.output import CachedRequestData, NewRequestData, RequestUpdate, SchedulerOutput
+from pagedlab.scheduling.output import CachedRequestData, NewRequestData, SchedulerOutput, StepResult
 from pagedlab.scheduling.queues import FCFSQueue, PriorityQueue, WaitingQueue
+from pagedlab.scheduling.steady import SteadyBatch
 
 
 class Scheduler:
@@ -43,6 +44,9 @@ class Scheduler:
         Where blocks come from.
     max_model_len : int
         A request ends when prompt and output reach this many tokens.
+    fast_path : bool
+        Whether steps in which everybody decodes are done in columns (`SteadyBatch`). What is decided is the same; an
+        observer sees the plain path.
 
     Raises
     ------
@@ -50,7 +54,14 @@ class Scheduler:
         If chunked prefill is off and the longest prompt does not fit the budget.
     """
 
-    def __init__(self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache_manager: KVCacheManager,
+        max_model_len: int,
+        *,
+        fast_path: bool = True,
+    ) -> None:
         config.check_model_len(max_model_len)
         self.config = config
         self.kv_cache_manager = kv_cache_manager
@@ -60,6 +71,9 @@ class Scheduler:
         self.running: list[Request] = []
         self.observer: Observer | None = None
         self._finished_req_ids: set[str] = set()
+        self._fast_path = fast_path and kv_cache_manager.is_uniform
+        self._steady: SteadyBatch | None = None
+        self._steady_output: SchedulerOutput | None = None
 
     def add_request(self, request: Request) -> None:
         """Put a request at the end of the waiting queue.
@@ -89,6 +103,11 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Share out one step's budget, and allocate the blocks that go with it."""
+        return self._schedule_steady() or self._schedule_plain()
+
+    def _schedule_plain(self) -> SchedulerOutput:
+        """Ask every request in turn: running ones first, then waiting ones."""
+        self._forget_steady()
         budget = self.config.max_num_batched_tokens
         granted: dict[str, int] = {}
         new_block_ids: dict[str, BlockIds] = {}
@@ -129,7 +148,7 @@ class Scheduler:
         # preempt admits nobody: the blocks it would give are the ones it just took away.
         scheduled_new: list[Request] = []
         scheduled_resumed: list[Request] = []
-        while self.waiting and budget > 0 and not preempted and len(self.running) < self.config.max_num_seqs:
+        while budget > 0 and not preempted and self._may_admit():
             request = self.waiting.peek()
             hit = self.kv_cache_manager.get_computed_blocks(request)
             num_new_tokens = self._wanted_tokens(request, hit.num_tokens)
@@ -151,12 +170,22 @@ class Scheduler:
             self._grant(request, "resumed" if resumed else "new", num_new_tokens, budget)
             (scheduled_resumed if resumed else scheduled_new).append(request)
 
+        for request in scheduled_resumed:
+            new_block_ids[request.request_id] = self.kv_cache_manager.get_block_ids(request.request_id)
+        cached = (*scheduled_running, *scheduled_resumed)
         output = SchedulerOutput(
             scheduled=tuple(granted.items()),
             scheduled_new_reqs=tuple(self._new_request_data(request) for request in scheduled_new),
-            scheduled_cached_reqs=(
-                *(self._running_data(request, new_block_ids[request.request_id]) for request in scheduled_running),
-                *(self._resumed_data(request) for request in scheduled_resumed),
+            scheduled_cached_reqs=CachedRequestData(
+                req_ids=tuple(request.request_id for request in cached),
+                resumed_req_ids=frozenset(request.request_id for request in scheduled_resumed),
+                new_block_ids=tuple(
+                    (request.request_id, new_block_ids[request.request_id])
+                    for request in cached
+                    if any(new_block_ids[request.request_id])
+                ),
+                num_computed_tokens=tuple(request.num_computed_tokens for request in cached),
+                num_output_tokens=tuple(request.num_output_tokens for request in cached),
             ),
             finished_req_ids=frozenset(self._finished_req_ids),
             preempted_req_ids=frozenset(request.request_id for request in preempted),
@@ -166,6 +195,46 @@ class Scheduler:
             self.requests[request_id].num_computed_tokens += num_tokens
         self._finished_req_ids = set()
         return output
+
+    def _may_admit(self) -> bool:
+        """Whether somebody waits and there is a seat."""
+        return len(self.waiting) > 0 and len(self.running) < self.config.max_num_seqs
+
+    def _schedule_steady(self) -> SchedulerOutput | None:
+        """Do the step of an all-decoding batch in columns; None, and nothing done, if it is any other step."""
+        if not self._fast_path or self.observer is not None or not self.running or self._may_admit():
+            return None
+        if self._steady_output is not None:
+            return None  # the last step has not been updated from yet: nobody needs a token
+        manager = self.kv_cache_manager
+        if self._steady is None:
+            if len(self.running) > self.config.max_num_batched_tokens or not SteadyBatch.all_decode(self.running):
+                return None
+            self._steady = SteadyBatch(self.running, manager.specs[0].block_size, self.max_model_len)
+        steady = self._steady
+        if len(steady.need_block) > manager.num_free_blocks:
+            return None
+        new_block_ids = tuple((request.request_id, manager.append_block(request)) for request in steady.need_block)
+        if manager.enable_caching:
+            for request in steady.fill_block:
+                manager.cache_blocks(request, request.num_tokens)
+        self._steady_output = SchedulerOutput(
+            scheduled=steady.scheduled,
+            scheduled_cached_reqs=CachedRequestData(
+                req_ids=steady.req_ids,
+                new_block_ids=new_block_ids,
+                num_computed_tokens=steady.num_computed_tokens,
+                num_output_tokens=steady.num_output_tokens,
+            ),
+            finished_req_ids=frozenset(self._finished_req_ids),
+        )
+        steady.count_computed()
+        self._finished_req_ids = set()
+        return self._steady_output
+
+    def _forget_steady(self) -> None:
+        """Somebody comes, goes or lags behind: columns no longer say what is so."""
+        self._steady = self._steady_output = None
 
     def _wanted_tokens(self, request: Request, num_hit_tokens: int = 0) -> int:
         wanted = request.num_tokens - request.num_computed_tokens - num_hit_tokens
@@ -211,70 +280,49 @@ class Scheduler:
             request.num_computed_tokens,
         )
 
-    def _running_data(self, request: Request, new_block_ids: BlockIds) -> CachedRequestData:
-        return CachedRequestData(
-            request.request_id,
-            resumed=False,
-            new_block_ids=new_block_ids if any(new_block_ids) else None,
-            num_computed_tokens=request.num_computed_tokens,
-            num_output_tokens=request.num_output_tokens,
-        )
-
-    def _resumed_data(self, request: Request) -> CachedRequestData:
-        return CachedRequestData(
-            request.request_id,
-            resumed=True,
-            new_block_ids=self.kv_cache_manager.get_block_ids(request.request_id),
-            num_computed_tokens=request.num_computed_tokens,
-            num_output_tokens=request.num_output_tokens,
-        )
-
     # --- beat 4: update ---------------------------------------------------------------------------------
 
     def update_from_output(
-        self, output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
-    ) -> tuple[RequestUpdate, ...]:
+        self, output: SchedulerOutput, sampled_token_ids: Mapping[str, tuple[int, ...]]
+    ) -> StepResult:
         """Append the sampled tokens, and let go of the requests that end with them.
 
         Parameters
         ----------
         output : SchedulerOutput
             What `schedule` returned for this step.
-        sampled_token_ids : mapping of str to sequence of int
+        sampled_token_ids : mapping of str to tuple of int
             New tokens by request id; empty for a partial prefill.
-
-        Returns
-        -------
-        tuple of RequestUpdate
-            One for each scheduled request that got a token, in scheduling order.
         """
-        updates = []
+        if self._steady is not None and output is self._steady_output:
+            accepted = self._steady.accept(sampled_token_ids)
+            self._steady_output = None
+            if accepted is not None:
+                return StepResult(accepted, {})
+        self._forget_steady()
+        new_token_ids: dict[str, tuple[int, ...]] = {}
+        finish_reasons: dict[str, str] = {}
         for request_id, _ in output.scheduled:
             request = self.requests.get(request_id)
             if request is None:
                 continue  # aborted while the step ran
-            new_token_ids = self._append_until_stop(request, sampled_token_ids[request_id])
-            if new_token_ids:
-                updates.append(RequestUpdate(request_id, new_token_ids, request.status.finish_reason))
-            if request.is_finished:
-                self._finish(request)
-        self.running = [request for request in self.running if not request.is_finished]
-        return tuple(updates)
-
-    def _append_until_stop(self, request: Request, token_ids: Sequence[int]) -> tuple[int, ...]:
-        for count, token_id in enumerate(token_ids, start=1):
-            self._accept(request, token_id)
-            if request.check_stop(self.max_model_len):
-                return tuple(token_ids[:count])
-        return tuple(token_ids)
+            for count, token_id in enumerate(sampled_token_ids[request_id], start=1):
+                self._accept(request, token_id)
+                new_token_ids[request_id] = sampled_token_ids[request_id][:count]
+                if request.check_stop(self.max_model_len):
+                    finish_reasons[request_id] = self._finish(request)
+                    break  # what was sampled behind the end is dropped
+        if finish_reasons:
+            self.running = [request for request in self.running if not request.is_finished]
+        return StepResult(new_token_ids, finish_reasons)
 
     def _accept(self, request: Request, token_id: int) -> None:
         request.append_output_token_id(token_id)
         if self.observer is not None:
             self.observer(TokenAccepted(request.request_id, token_id, request.num_tokens - 1))
 
-    def _finish(self, request: Request) -> None:
-        """Free what a finished request holds. The worker hears of it in the next step's output."""
+    def _finish(self, request: Request) -> str:
+        """Free what a finished request holds; return why it ended. The worker hears of it in the next output."""
         reason = request.status.finish_reason
         if reason is None:
             raise IntegrityError(f"{request} is not finished")
@@ -283,6 +331,7 @@ class Scheduler:
         self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
         self._finished_req_ids.add(request.request_id)
+        return reason
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
         """End requests at once. Ids that no live request has are ignored: a request may end as its abort arrives.
@@ -292,6 +341,7 @@ class Scheduler:
         list of str
             The ids that were really aborted.
         """
+        self._forget_steady()
         aborted = [
             self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests
         ]
