@@ -2,5 +2,6 @@
 
 from pagedlab.scheduling.output import CachedRequestData, NewRequestData, SchedulerOutput, StepResult
 from pagedlab.scheduling.scheduler import Scheduler
+from pagedlab.scheduling.static import StaticBatchScheduler
 
-__all__ = ["CachedRequestData", "NewRequestData", "Scheduler", "SchedulerOutput", "StepResult"]
+__all__ = ["CachedRequestData", "NewRequestData", "Scheduler", "SchedulerOutput", "StaticBatchScheduler", "StepResult"]

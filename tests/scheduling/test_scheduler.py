@@ -1,4 +1,4 @@
-"""The scheduler: properties over random workloads, the fast path beside the plain one, and what was reported as bugs."""
+"""The scheduler: properties over random workloads, the fast path beside the plain one, and bugs that were reported."""
 
 from __future__ import annotations
 
