@@ -18,6 +18,7 @@ vLLM has no counterpart. Figures: GPUs from NVIDIA's datasheets (dense bf16, no 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ class RequestTimes:
     @property
     def inter_token_latencies(self) -> tuple[float, ...]:
         """Milliseconds between neighbouring tokens."""
-        return tuple(b - a for a, b in zip(self.token_times, self.token_times[1:], strict=False))
+        return tuple(b - a for a, b in itertools.pairwise(self.token_times))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ def timeline(trace: Trace, gpu: GPU, model: ModelShape, overhead_seconds: float 
             case StepStarted():
                 work, accepted = StepWork((), ()), []
             case InputsPrepared(query_start_loc=starts, seq_lens=seq_lens):
-                work = StepWork(tuple(b - a for a, b in zip(starts, starts[1:], strict=False)), seq_lens)
+                work = StepWork(tuple(b - a for a, b in itertools.pairwise(starts)), seq_lens)
             case TokenAccepted(request_id=request_id):
                 accepted.append(request_id)
             case StepFinished():
