@@ -65,7 +65,7 @@ types: $(LAYOUT)
 	@echo "types    ok"
 
 imports: $(LAYOUT)
-	@cd $(LAYOUT) && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache >../imports.log 2>&1 \
+	@cd $(LAYOUT) && $(abspath $(BIN))/lint-imports ../../pyproject.toml --cache-dir ../../.import_linter_cache >../imports.log 2>&1 \
 	    || { cat ../imports.log >&2; exit 1; }
 	@echo "imports  ok"
 

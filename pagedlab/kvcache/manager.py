@@ -105,6 +105,7 @@ class KVCacheManager:
             KVCacheGroup(spec, index, self.block_pool, self._alignment) for index, spec in enumerate(self.specs)
         )
         self._nothing_new: BlockIds = tuple(() for _ in self.specs)
+        self._no_hits: tuple[tuple[KVCacheBlock, ...], ...] = tuple(() for _ in self.specs)
         # Groups with one spec are hit together; full attention first, since its hits can only be cut from the right.
         distinct = sorted(dict.fromkeys(self.specs), key=lambda spec: not isinstance(spec, FullAttentionSpec))
         self._groups_by_spec = [
@@ -162,7 +163,7 @@ class KVCacheManager:
         last block boundary recomputes that block.
         """
         if not self.enable_caching:
-            return PrefixHit(self._nothing_new, 0)
+            return PrefixHit(self._no_hits, 0)
         self._extend_hashes(request)
         hits: dict[int, Sequence[KVCacheBlock]] = {}
         length = request.num_tokens - 1
@@ -234,7 +235,7 @@ class KVCacheManager:
         request_id = request.request_id
         if hit is None and self._is_settled(request, num_new_tokens):
             return self._nothing_new
-        hits = hit.blocks if hit is not None else self._nothing_new
+        hits = hit.blocks if hit is not None else self._no_hits
         num_computed = min(request.num_computed_tokens + (hit.num_tokens if hit is not None else 0), self.max_model_len)
         num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
         if reserve_full_sequence and not self._fits_full_sequence(request, num_computed, hits):
