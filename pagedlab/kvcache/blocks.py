@@ -17,6 +17,7 @@ vLLM counterpart: ``vllm/v1/core/kv_cache_utils.py`` (``KVCacheBlock``, ``FreeKV
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pagedlab.errors import CapacityError, IntegrityError
 
@@ -24,7 +25,8 @@ from pagedlab.errors import CapacityError, IntegrityError
 class KVCacheBlock:
     """One block: its id, how many requests hold it, its neighbours while it is free, and the key it is found by.
 
-    ``key`` is ``(block hash, group)``, None until the block is full and hashed.
+    ``key`` is ``(block hash, group)``, None until the block is full and hashed. While a block is taken, ``prev_free`` is
+    None and ``next_free`` means nothing.
     """
 
     __slots__ = ("block_id", "key", "next_free", "prev_free", "ref_cnt")
@@ -33,8 +35,8 @@ class KVCacheBlock:
         self.block_id = block_id
         self.ref_cnt = 0
         self.key: tuple[bytes, int] | None = None
-        self.prev_free: KVCacheBlock | None = None
-        self.next_free: KVCacheBlock | None = None
+        self.prev_free: Any = None  # a KVCacheBlock or None
+        self.next_free: Any = None
 
     def __repr__(self) -> str:
         return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt})"
@@ -61,61 +63,50 @@ class FreeKVCacheBlockQueue:
         if n > self.num_free_blocks:
             raise CapacityError(f"{n} free blocks were asked for and {self.num_free_blocks} are there")
         taken = []
-        block = self._head
+        block = self._head.next_free
         for _ in range(n):
-            block = _next(block)
             taken.append(block)
-        self._link(self._head, _next(block) if taken else _next(self._head))
-        for block in taken:
-            block.prev_free = block.next_free = None
+            block.prev_free = None
+            block = block.next_free
+        self._head.next_free, block.prev_free = block, self._head
         self.num_free_blocks -= n
         return taken
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put ``blocks`` at the tail, in the given order."""
-        self._insert(_prev(self._tail), blocks)
+        self._insert(self._tail.prev_free, blocks, self._tail)
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put ``blocks`` at the head, in the given order: the first of them will be the next to go."""
-        self._insert(self._head, blocks)
+        self._insert(self._head, blocks, self._head.next_free)
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take ``block`` out from wherever it is."""
-        if block.prev_free is None or block.next_free is None:
+        """Take ``block`` out from wherever it is.
+
+        Raises
+        ------
+        IntegrityError
+            If it is not in the queue.
+        """
+        if block.prev_free is None:
             raise IntegrityError(f"{block} is not in the free queue")
-        self._link(block.prev_free, block.next_free)
-        block.prev_free = block.next_free = None
+        block.prev_free.next_free, block.next_free.prev_free = block.next_free, block.prev_free
+        block.prev_free = None
         self.num_free_blocks -= 1
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
-        block = _next(self._head)
+        block = self._head.next_free
         while block is not self._tail:
             yield block
-            block = _next(block)
+            block = block.next_free
 
     def __len__(self) -> int:
         return self.num_free_blocks
 
-    def _insert(self, before: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
-        after = _next(before)
+    def _insert(self, before: KVCacheBlock, blocks: Sequence[KVCacheBlock], after: KVCacheBlock) -> None:
         for block in blocks:
-            self._link(before, block)
+            before.next_free = block
+            block.prev_free = before
             before = block
-        self._link(before, after)
+        before.next_free, after.prev_free = after, before
         self.num_free_blocks += len(blocks)
-
-    @staticmethod
-    def _link(left: KVCacheBlock, right: KVCacheBlock) -> None:
-        left.next_free, right.prev_free = right, left
-
-
-def _next(block: KVCacheBlock) -> KVCacheBlock:
-    if block.next_free is None:
-        raise IntegrityError(f"{block} is not in the free queue")
-    return block.next_free
-
-
-def _prev(block: KVCacheBlock) -> KVCacheBlock:
-    if block.prev_free is None:
-        raise IntegrityError(f"{block} is not in the free queue")
-    return block.prev_free

@@ -42,11 +42,7 @@ def chain_hash(parent: BlockHash, token_ids: Sequence[int], extra: bytes = b"") 
     extra : bytes
         What else the block's content depends on (`extra_key`).
     """
-    digest = hashlib.sha256(parent)
-    digest.update(array("q", token_ids).tobytes())
-    if extra:
-        digest.update(extra)
-    return digest.digest()
+    return _digest(parent + _pack(token_ids) + extra)
 
 
 def extra_key(lora_id: int, cache_salt: str | None) -> bytes:
@@ -67,6 +63,20 @@ def extra_key(lora_id: int, cache_salt: str | None) -> bytes:
 
 def extend_hashes(hashes: list[BlockHash], token_ids: Sequence[int], block_size: int, extra: bytes = b"") -> None:
     """Append the hashes of the full blocks of ``token_ids`` that ``hashes`` does not cover yet."""
-    for start in range(len(hashes) * block_size, len(token_ids) - block_size + 1, block_size):
-        parent = hashes[-1] if hashes else ROOT
-        hashes.append(chain_hash(parent, token_ids[start : start + block_size], extra if start == 0 else b""))
+    first, last = len(hashes), len(token_ids) // block_size
+    if first >= last:
+        return
+    packed = _pack(token_ids[first * block_size : last * block_size])
+    parent = hashes[-1] if hashes else ROOT
+    size = len(packed) // (last - first)
+    for start in range(0, len(packed), size):
+        parent = _digest(parent + packed[start : start + size] + (extra if not hashes else b""))
+        hashes.append(parent)
+
+
+def _pack(token_ids: Sequence[int]) -> bytes:
+    return array("q", token_ids).tobytes()
+
+
+def _digest(data: bytes) -> BlockHash:
+    return hashlib.sha256(data).digest()

@@ -194,6 +194,8 @@ class KVCacheManager:
     def _group_hashes(self, request: Request, spec: KVCacheSpec) -> Sequence[bytes]:
         """Return the hashes of the request's blocks of a group's own size: the last of each run of small ones."""
         step = spec.block_size // self._hash_block_size
+        if step == 1:
+            return request.block_hashes
         return request.block_hashes[step - 1 :: step]
 
     # --- allocate ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 >>> [block.block_id for block in blocks], pool.num_free_blocks
 ([1, 2], 1)
 >>> pool.cache(blocks[0], b"hash of block 1", group=0)
->>> pool.free_blocks(reversed(blocks))
+>>> pool.free_blocks(blocks[::-1])
 >>> [block.block_id for block in pool.free_queue]  # what cannot be hit goes first, what can goes last
 [2, 3, 1]
 >>> pool.lookup(b"hash of block 1", group=0)
@@ -20,7 +20,6 @@ it is held is an error; the null block has no reference count to keep.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pagedlab.config import NULL_BLOCK_ID, require_int
@@ -78,11 +77,10 @@ class BlockPool:
             If fewer than ``n`` are free; nothing is taken then (vLLM: ``ValueError``).
         """
         blocks = self.free_queue.popleft_n(n)
-        evicted = []
+        evicted = [block.block_id for block in blocks if block.key is not None]
+        for block_id in evicted:
+            self._forget(self.blocks[block_id])
         for block in blocks:
-            if block.key is not None:
-                self._forget(block)
-                evicted.append(block.block_id)
             block.ref_cnt = 1
         if self.observer is not None and evicted:
             self.observer(BlocksEvicted(tuple(evicted)))
@@ -97,7 +95,7 @@ class BlockPool:
                 self.free_queue.remove(block)
             block.ref_cnt += 1
 
-    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+    def free_blocks(self, ordered_blocks: Sequence[KVCacheBlock]) -> None:
         """Give up one reference to each block; null blocks are passed over.
 
         Of the blocks that nobody holds any more, those without a hash become the head of the queue in the given order,
@@ -108,15 +106,21 @@ class BlockPool:
         IntegrityError
             If a block is freed more often than it is held; nothing is freed then.
         """
-        held = Counter(block for block in ordered_blocks if block is not self.null_block)
-        for block, times in held.items():
-            if times > block.ref_cnt:
-                raise IntegrityError(f"{block} is freed {times} times but held {block.ref_cnt} times")
-        for block, times in held.items():
-            block.ref_cnt -= times
-        free = [block for block in held if block.ref_cnt == 0]
-        self.free_queue.prepend_n([block for block in free if block.key is None])
-        self.free_queue.append_n([block for block in free if block.key is not None])
+        unhashed: list[KVCacheBlock] = []
+        hashed: list[KVCacheBlock] = []
+        for index, block in enumerate(ordered_blocks):
+            count = block.ref_cnt - 1
+            if count < 0:
+                if block is self.null_block:
+                    continue
+                for freed in ordered_blocks[:index]:
+                    freed.ref_cnt += freed is not self.null_block
+                raise IntegrityError(f"{block} is freed more often than it is held")
+            block.ref_cnt = count
+            if count == 0:
+                (unhashed if block.key is None else hashed).append(block)
+        self.free_queue.prepend_n(unhashed)
+        self.free_queue.append_n(hashed)
 
     # --- remember ---------------------------------------------------------------------------------------
 
