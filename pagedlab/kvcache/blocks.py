@@ -25,8 +25,8 @@ from pagedlab.errors import CapacityError, IntegrityError
 class KVCacheBlock:
     """One block: its id, how many requests hold it, its neighbours while it is free, and the key it is found by.
 
-    ``key`` is ``(block hash, group)``, None until the block is full and hashed. While a block is taken, ``prev_free`` is
-    None and ``next_free`` means nothing.
+    ``key`` is ``(block hash, group)``, None until the block is full and hashed. While a block is taken, ``prev_free``
+    is None and ``next_free`` means nothing.
     """
 
     __slots__ = ("block_id", "key", "next_free", "prev_free", "ref_cnt")
