@@ -14,8 +14,10 @@
 ``slot = block_table[row, position // block_size] * block_size + position % block_size``, and PAD for every entry
 from ``query_start_loc[num_reqs]`` on. PAD itself is never divided: in Python ``-1 // 4`` is -1, in Triton it is 0.
 
-vLLM counterpart: ``_compute_slot_mapping_kernel`` in ``vllm/v1/worker/block_table.py`` at 0.25.1. What differs:
-padding starts where the live tokens end (0.25.1 starts at the padded count and leaves stale slots between).
+vLLM counterpart: ``_compute_slot_mapping_kernel`` in ``vllm/v1/worker/block_table.py`` at 0.25.1. What differs: it runs
+one program a request and one for padding; we run one for each tile of tokens, which finds its rows by binary search,
+so that a long prompt is not the work of one program. Padding starts where the live tokens end (0.25.1 starts at the
+padded count and leaves stale slots between).
 """
 
 from __future__ import annotations
@@ -80,25 +82,26 @@ if backend().has_triton:
         BLOCK_SIZE: tl.constexpr,
         PAD_ID: tl.constexpr,
         TILE: tl.constexpr,
+        SEARCH_STEPS: tl.constexpr,
     ):
-        """One program a row; the last program pads."""
-        row = tl.program_id(0)
-        if row == num_reqs:
-            first_pad = tl.load(query_start_loc_ptr + num_reqs)
-            for start in range(first_pad, max_num_tokens, TILE):
-                tokens = start + tl.arange(0, TILE)
-                tl.store(slot_mapping_ptr + tokens, PAD_ID, mask=tokens < max_num_tokens)
-            return
+        """One program a tile of tokens, padding included; each token finds its row."""
+        tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
+        live = tokens < tl.load(query_start_loc_ptr + num_reqs)
 
-        begin = tl.load(query_start_loc_ptr + row)
-        end = tl.load(query_start_loc_ptr + row + 1)
-        row_ptr = block_table_ptr + row.to(tl.int64) * block_table_stride
-        for start in range(begin, end, TILE):
-            tokens = start + tl.arange(0, TILE)
-            live = tokens < end
-            positions = tl.load(positions_ptr + tokens, mask=live, other=0)
-            block_ids = tl.load(row_ptr + positions // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
-            tl.store(slot_mapping_ptr + tokens, block_ids * BLOCK_SIZE + positions % BLOCK_SIZE, mask=live)
+        # The row of a token is the last one that begins at or before it. Invariant: it is in [low, high).
+        low = tl.zeros([TILE], dtype=tl.int32)
+        high = low + num_reqs
+        for _ in tl.static_range(SEARCH_STEPS):
+            middle = (low + high) // 2
+            begins_later = tl.load(query_start_loc_ptr + middle, mask=live, other=0) > tokens
+            high = tl.where(begins_later, middle, high)
+            low = tl.where(begins_later, low, middle)
+
+        positions = tl.load(positions_ptr + tokens, mask=live, other=0)
+        cells = low.to(tl.int64) * block_table_stride + positions // BLOCK_SIZE
+        block_ids = tl.load(block_table_ptr + cells, mask=live, other=0).to(tl.int64)
+        slots = tl.where(live, block_ids * BLOCK_SIZE + positions % BLOCK_SIZE, PAD_ID)
+        tl.store(slot_mapping_ptr + tokens, slots, mask=tokens < max_num_tokens)
 
 
 def slot_mapping_triton(
@@ -108,9 +111,9 @@ def slot_mapping_triton(
     block_size: int,
     slot_mapping: torch.Tensor,
     *,
-    tile: int = 1024,
+    tile: int = 128,
 ) -> None:
-    """Fill ``slot_mapping`` with one launch: one program a row, and one that pads.
+    """Fill ``slot_mapping`` with one launch: one program for each ``tile`` tokens, padding shared by all.
 
     Parameters
     ----------
@@ -127,16 +130,23 @@ def slot_mapping_triton(
     Raises
     ------
     RuntimeError
-        If this machine has no Triton: use `slot_mapping_numpy`.
+        If Triton cannot run here, or not on these tensors: use `slot_mapping_numpy`.
     """
     tier = backend()
     if not tier.has_triton:
         raise RuntimeError(f"the Triton kernel cannot run here: {tier.reason}; use slot_mapping_numpy")
+    if tier.name == "cuda" and not slot_mapping.is_cuda:
+        raise RuntimeError(
+            "the compiled Triton kernel cannot read CPU tensors: use slot_mapping_numpy, or set TRITON_INTERPRET=1"
+        )
     num_reqs = query_start_loc.shape[0] - 1
-    launch: Any = _slot_mapping_kernel[(num_reqs + 1,)]
+    max_num_tokens = slot_mapping.shape[0]
+    if max_num_tokens == 0:
+        return
+    launch: Any = _slot_mapping_kernel[(-(-max_num_tokens // tile),)]
     launch(
         num_reqs,
-        slot_mapping.shape[0],
+        max_num_tokens,
         query_start_loc,
         positions,
         block_table,
@@ -145,4 +155,5 @@ def slot_mapping_triton(
         BLOCK_SIZE=block_size,
         PAD_ID=PAD_SLOT_ID,
         TILE=tile,
+        SEARCH_STEPS=num_reqs.bit_length(),
     )

@@ -28,6 +28,7 @@ import torch
 from pagedlab.config import CacheConfig, SchedulerConfig, require_int
 from pagedlab.errors import ConfigError, IntegrityError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
+from pagedlab.kernels import backend
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.loading import load_model
@@ -157,6 +158,8 @@ class LLMEngine:
         cache_config = cache_config or CacheConfig()
         if slot_mapping_backend not in (None, "numpy", "triton"):
             raise ConfigError(f"slot_mapping_backend is {slot_mapping_backend!r}: give 'numpy', 'triton' or None")
+        if slot_mapping_backend == "triton" and not backend().has_triton:
+            raise ConfigError(f"slot_mapping_backend is 'triton', which cannot run here: {backend().reason}")
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if isinstance(model, Decoder):
@@ -171,6 +174,11 @@ class LLMEngine:
         scheduler_config.check_model_len(max_model_len)
 
         parameter = next(self.model.parameters())
+        if slot_mapping_backend == "triton" and backend().name == "cuda" and not parameter.is_cuda:
+            raise ConfigError(
+                "slot_mapping_backend is 'triton' and the model is on the CPU, whose memory compiled kernels cannot "
+                "read: use device='cuda', or set TRITON_INTERPRET=1"
+            )
         num_blocks = cache_config.resolve_num_blocks(
             max_num_seqs=scheduler_config.max_num_seqs,
             max_model_len=max_model_len,

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig
+from pagedlab.kernels import backend
 from pagedlab.model.decoder import Decoder, DenseAttention
 
 
@@ -88,7 +89,8 @@ def test_a_tiny_pool_really_preempts(tiny_model: Decoder) -> None:
 
 
 def test_the_interpreted_triton_kernel_serves_the_engine(tiny_model: Decoder) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed here (it exists for Linux only)")
+    if backend().name != "interpreter":
+        pytest.skip(f"needs Triton's interpreter: {backend().reason}")
     engine = LLMEngine(
         tiny_model,
         scheduler_config=SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=3),

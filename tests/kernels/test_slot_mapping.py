@@ -67,9 +67,9 @@ def by_triton(
     length: int,
     *,
     tile: int = 16,
-    device: str = "cpu",
 ) -> list[int]:
     """Run the kernel with poisoned output and guard bands on both sides of every buffer."""
+    device = "cuda" if backend().name == "cuda" else "cpu"
 
     def guarded(values: npt.ArrayLike, dtype: torch.dtype) -> torch.Tensor:
         flat = torch.as_tensor(np.array(values), dtype=dtype).reshape(-1)
@@ -104,8 +104,7 @@ def test_numpy_equals_the_slow_loop(batch: tuple[list[int], list[int], list[list
 def test_triton_equals_numpy(batch: tuple[list[int], list[int], list[list[int]], int, int]) -> None:
     query_start_loc, positions, block_table, block_size, padding = batch
     args = (query_start_loc, positions, block_table, block_size, len(positions) + padding)
-    device = "cuda" if backend().name == "cuda" else "cpu"
-    assert by_triton(*args, device=device) == by_numpy(*args)
+    assert by_triton(*args) == by_numpy(*args)
 
 
 FORMS = [pytest.param(by_numpy, id="numpy"), pytest.param(by_triton, id="triton", marks=needs_triton)]
@@ -138,4 +137,4 @@ def test_compiled_kernel_at_real_size() -> None:
     positions = generator.integers(0, 512 * 16, size=query_start_loc[-1])
     table = generator.integers(0, 2**31 - 1, size=(1000, 512))
     args = (query_start_loc.tolist(), positions.tolist(), table.tolist(), 16, len(positions) + 5000)
-    assert by_triton(*args, tile=1024, device="cuda") == by_numpy(*args)
+    assert by_triton(*args, tile=1024) == by_numpy(*args)
