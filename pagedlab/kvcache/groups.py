@@ -97,6 +97,8 @@ class KVCacheGroup:
         held = len(self._blocks.get(request_id, ()))
         skipped = self._num_skipped_blocks(num_computed_tokens)
         new = max(0, required - max(skipped, held + len(hits)))
+        if not hits:
+            return new
         adopted = hits[max(0, skipped - held) :]
         return new + sum(block.ref_cnt == 0 and block is not self._pool.null_block for block in adopted)
 
@@ -129,8 +131,11 @@ class KVCacheGroup:
     def skip(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Give up the blocks that fell out of the window, the highest index first; return them."""
         blocks = self._blocks.get(request_id, [])
-        given_up = []
-        for index in reversed(range(min(self._num_skipped_blocks(num_computed_tokens), len(blocks)))):
+        given_up: list[KVCacheBlock] = []
+        skipped = min(self._num_skipped_blocks(num_computed_tokens), len(blocks))
+        if skipped == 0:
+            return given_up
+        for index in reversed(range(skipped)):
             if blocks[index] is self._pool.null_block:
                 break  # and so is everything before it
             given_up.append(blocks[index])
@@ -142,9 +147,11 @@ class KVCacheGroup:
         """Give back everything, the last block first; return what was really held, in that order."""
         blocks = self._blocks.pop(request_id, [])
         self._num_hashed.pop(request_id, None)
-        freed = [block for block in reversed(blocks) if block is not self._pool.null_block]
-        self._pool.free_blocks(freed)
-        return freed
+        blocks.reverse()
+        if self._pool.null_block in blocks:
+            blocks = [block for block in blocks if block is not self._pool.null_block]
+        self._pool.free_blocks(blocks)
+        return blocks
 
     # --- hash and hit -----------------------------------------------------------------------------------
 
@@ -153,21 +160,26 @@ class KVCacheGroup:
 
         A sliding group hashes only what a hit could use: the last window before each place where hits may end.
         """
-        num_full = num_tokens // self.alignment * self.alignment // self.spec.block_size
-        blocks = self._blocks[request_id]
-        newly = []
-        for index in range(self._num_hashed.get(request_id, 0), num_full):
-            if blocks[index] is not self._pool.null_block and self._is_worth_hashing(index):
-                self._pool.cache(blocks[index], hashes[index], self.index)
-                newly.append(blocks[index])
-        self._num_hashed[request_id] = max(num_full, self._num_hashed.get(request_id, 0))
-        return newly
+        first = self._num_hashed.get(request_id, 0)
+        last = num_tokens // self.alignment * self.alignment // self.spec.block_size
+        if last <= first:
+            return []
+        self._num_hashed[request_id] = last
+        blocks, hashes = self._blocks[request_id][first:last], hashes[first:last]
+        if isinstance(self.spec, SlidingWindowSpec):
+            useful = [
+                index
+                for index, block in enumerate(blocks)
+                if block is not self._pool.null_block and self._ends_a_segment(self.spec, first + index)
+            ]
+            blocks, hashes = [blocks[index] for index in useful], [hashes[index] for index in useful]
+        self._pool.cache(blocks, hashes, self.index)
+        return blocks
 
-    def _is_worth_hashing(self, index: int) -> bool:
-        per_segment = self.alignment // self.spec.block_size
-        if isinstance(self.spec, FullAttentionSpec) or self.spec.num_window_blocks >= per_segment:
-            return True
-        return index % per_segment >= per_segment - self.spec.num_window_blocks
+    def _ends_a_segment(self, spec: SlidingWindowSpec, index: int) -> bool:
+        """Whether a block is in the last window before a place where hits may end."""
+        per_segment = self.alignment // spec.block_size
+        return index % per_segment >= per_segment - spec.num_window_blocks
 
 
 def longest_hit(

@@ -347,4 +347,4 @@ class KVCacheManager:
 
 
 def _ids(blocks: Sequence[KVCacheBlock]) -> tuple[int, ...]:
-    return tuple(block.block_id for block in blocks)
+    return tuple([block.block_id for block in blocks])

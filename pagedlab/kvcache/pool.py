@@ -4,7 +4,7 @@
 >>> blocks = pool.get_new_blocks(2)
 >>> [block.block_id for block in blocks], pool.num_free_blocks
 ([1, 2], 1)
->>> pool.cache(blocks[0], b"hash of block 1", group=0)
+>>> pool.cache(blocks[:1], [b"hash of block 1"], group=0)
 >>> pool.free_blocks(blocks[::-1])
 >>> [block.block_id for block in pool.free_queue]  # what cannot be hit goes first, what can goes last
 [2, 3, 1]
@@ -77,13 +77,10 @@ class BlockPool:
             If fewer than ``n`` are free; nothing is taken then (vLLM: ``ValueError``).
         """
         blocks = self.free_queue.popleft_n(n)
-        evicted = [block.block_id for block in blocks if block.key is not None]
-        for block_id in evicted:
-            self._forget(self.blocks[block_id])
         for block in blocks:
             block.ref_cnt = 1
-        if self.observer is not None and evicted:
-            self.observer(BlocksEvicted(tuple(evicted)))
+        if self._cached:
+            self._forget([block for block in blocks if block.key is not None])
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -124,18 +121,23 @@ class BlockPool:
 
     # --- remember ---------------------------------------------------------------------------------------
 
-    def cache(self, block: KVCacheBlock, block_hash: BlockHash, group: int) -> None:
-        """Let a full block be found by its hash, in its group.
+    def cache(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[BlockHash], group: int) -> None:
+        """Let full blocks be found by their hashes, in their group.
 
         Raises
         ------
         IntegrityError
-            If the block is hashed already.
+            If a block is hashed already.
         """
-        if block.key is not None:
-            raise IntegrityError(f"{block} is hashed twice")
-        block.key = (block_hash, group)
-        self._cached.setdefault(block.key, {})[block.block_id] = block
+        for block, block_hash in zip(blocks, hashes, strict=True):
+            if block.key is not None:
+                raise IntegrityError(f"{block} is hashed twice")
+            block.key = key = (block_hash, group)
+            twins = self._cached.get(key)
+            if twins is None:
+                self._cached[key] = {block.block_id: block}
+            else:
+                twins[block.block_id] = block
 
     def lookup(self, block_hash: BlockHash, group: int) -> KVCacheBlock | None:
         """Return the block with this content that was hashed first, or None."""
@@ -161,14 +163,16 @@ class BlockPool:
         self._cached.clear()
         return True
 
-    def _forget(self, block: KVCacheBlock) -> None:
-        if block.key is None:
-            raise IntegrityError(f"{block} has no hash to forget")
-        twins = self._cached[block.key]
-        del twins[block.block_id]
-        if not twins:
-            del self._cached[block.key]
-        block.key = None
+    def _forget(self, hashed_blocks: Sequence[KVCacheBlock]) -> None:
+        for block in hashed_blocks:
+            key, block.key = block.key, None
+            twins = self._cached[key]
+            if len(twins) == 1:
+                del self._cached[key]
+            else:
+                del twins[block.block_id]
+        if self.observer is not None and hashed_blocks:
+            self.observer(BlocksEvicted(tuple(block.block_id for block in hashed_blocks)))
 
     def check_integrity(self) -> None:
         """Prove that each block is free or held, that the queue holds the free ones, and the map the hashed ones.
