@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from pagedlab.kvcache.blocks import KVCacheBlock
 from pagedlab.kvcache.hashing import BlockHash
 from pagedlab.kvcache.pool import BlockPool
-from pagedlab.kvcache.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from pagedlab.kvcache.specs import KVCacheSpec, SlidingWindowSpec
 
 
 class KVCacheGroup:

@@ -28,6 +28,9 @@ from pagedlab.events import BlocksEvicted, Observer
 from pagedlab.kvcache.blocks import FreeKVCacheBlockQueue, KVCacheBlock
 from pagedlab.kvcache.hashing import BlockHash
 
+BlockKey = tuple[BlockHash, int]
+"""A block's hash and its group."""
+
 
 class BlockPool:
     """All blocks, the free ones in a queue, the hashed ones in a map.
@@ -50,7 +53,7 @@ class BlockPool:
         (self.null_block,) = self.free_queue.popleft_n(1)
         self.observer: Observer | None = None
         # Several blocks may have one content: they were computed side by side. The first is the one that is hit.
-        self._cached: dict[tuple[BlockHash, int], dict[int, KVCacheBlock]] = {}
+        self._cached: dict[BlockKey, dict[int, KVCacheBlock]] = {}
 
     @property
     def num_free_blocks(self) -> int:
@@ -80,7 +83,7 @@ class BlockPool:
         for block in blocks:
             block.ref_cnt = 1
         if self._cached:
-            self._forget([block for block in blocks if block.key is not None])
+            self._evict([(block, block.key) for block in blocks if block.key is not None])
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -163,16 +166,16 @@ class BlockPool:
         self._cached.clear()
         return True
 
-    def _forget(self, hashed_blocks: Sequence[KVCacheBlock]) -> None:
-        for block in hashed_blocks:
-            key, block.key = block.key, None
+    def _evict(self, hashed_blocks: Sequence[tuple[KVCacheBlock, BlockKey]]) -> None:
+        for block, key in hashed_blocks:
+            block.key = None
             twins = self._cached[key]
             if len(twins) == 1:
                 del self._cached[key]
             else:
                 del twins[block.block_id]
         if self.observer is not None and hashed_blocks:
-            self.observer(BlocksEvicted(tuple(block.block_id for block in hashed_blocks)))
+            self.observer(BlocksEvicted(tuple(block.block_id for block, _ in hashed_blocks)))
 
     def check_integrity(self) -> None:
         """Prove that each block is free or held, that the queue holds the free ones, and the map the hashed ones.
