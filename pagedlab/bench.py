@@ -1,31 +1,64 @@
 """How fast the host side is: the work between two forward passes, without the model.
 
-Each row is one claim, measured as ``peer_speed`` was: one thread, the best of three runs. Figures that stand in
-``docs/`` come from here, with the machine and the date (`pagedlab bench host`).
+Each row is one claim, measured as the figures of vLLM 0.25.1 beside it were: one thread, the best of three runs.
+Figures that stand in ``docs/`` come from here, with the machine and the date (`pagedlab bench host`).
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import gc
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pagedlab.config import SchedulerConfig
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
 from pagedlab.request import Request, SamplingParams
 from pagedlab.scheduling import Scheduler
 
+BLOCK_SIZE = 16
+MAX_MODEL_LEN = 1 << 20
+REPEATS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: ``rate`` is in ``unit``."""
+    """One measurement.
+
+    Attributes
+    ----------
+    name : str
+    what : str
+        In words.
+    rate : float
+        In ``unit``.
+    unit : str
+        ``"steps/s"`` or ``"blocks/s"``.
+    vllm : float or None
+        vLLM 0.25.1's own classes on a two-core machine of this kind, 2026-11-29, where that was measured.
+    """
 
     name: str
     what: str
     rate: float
     unit: str
+    vllm: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON holds it: the rate under its unit."""
+        key = self.unit.replace("/", "_per_")
+        row: dict[str, Any] = {"name": self.name, "what": self.what, key: round(self.rate, 1)}
+        if self.vllm is not None:
+            row[f"vllm_{key}"] = self.vllm
+        return row
+
+    def __str__(self) -> str:
+        beside = "" if self.vllm is None else f"{self.rate / self.vllm:8.1f} x vLLM 0.25.1"
+        return f"{self.name:28} {self.rate:12,.0f} {self.unit:9}{beside}"
 
 
 def machine() -> str:
@@ -39,63 +72,125 @@ def machine() -> str:
     return f"{name}, Python {platform.python_version()}"
 
 
-def best_rate(run: Callable[[], int], seconds: float = 1.0, repeats: int = 3) -> float:
-    """Return units per second: the best of ``repeats`` runs of at least ``seconds``; ``run`` returns its units."""
-    best = 0.0
-    for _ in range(repeats):
-        units, started = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds:
-            units += run()
-        best = max(best, units / elapsed)
-    return best
+def host_rows(seconds: float = 1.0) -> Iterator[Row]:
+    """Measure and yield every row; each of its three runs takes about ``seconds``."""
+    schedule = "schedule + update_from_output, {} running decodes"
+    for caching, vllm in ((False, 479.0), (True, 450.0)):
+        suffix, words = ("_cached", ", prefix caching") if caching else ("", "")
+        for fast in (True, False):
+            rate = scheduler_rate(256, seconds, prefix_caching=caching, fast_path=fast)
+            name = f"schedule_256{suffix}{'' if fast else '_plain'}"
+            yield Row(name, schedule.format(256) + words + ("" if fast else ", plain path"), rate, "steps/s", vllm)
+    for count in (64, 1024, 4096):
+        yield Row(f"schedule_{count}", schedule.format(count), scheduler_rate(count, seconds), "steps/s")
+    yield Row(
+        "schedule_256_pool_1e6",
+        schedule.format(256) + ", a million blocks in the pool",
+        scheduler_rate(256, seconds, num_blocks=10**6),
+        "steps/s",
+    )
+    yield Row(
+        "schedule_256_waiting_1e5",
+        schedule.format(256) + ", 100,000 waiting",
+        scheduler_rate(256, seconds, num_waiting=10**5),
+        "steps/s",
+    )
+    for caching, vllm in ((False, 2_650_000.0), (True, 409_000.0)):
+        suffix, words = ("_cached", ", prefix caching") if caching else ("", "")
+        rate = allocate_free_rate(seconds, prefix_caching=caching)
+        yield Row(f"allocate_free_512{suffix}", f"allocate 512 tokens and free them{words}", rate, "blocks/s", vllm)
+
+
+def report(rows: list[Row]) -> dict[str, Any]:
+    """Return what is committed as data: the machine, the date, the rows."""
+    return {"machine": machine(), "date": dt.date.today().isoformat(), "rows": [row.to_dict() for row in rows]}
 
 
 def decoding_scheduler(
     num_running: int,
     *,
+    max_tokens: int,
     prefix_caching: bool = False,
     num_blocks: int | None = None,
     num_waiting: int = 0,
-    max_tokens: int = 100_000,
     fast_path: bool = True,
 ) -> Scheduler:
     """Return a scheduler whose seats are all taken by requests that decode."""
-    block_size, prompt_len, max_model_len = 16, 64, 1 << 20
-    config = SchedulerConfig(max_num_batched_tokens=max(8192, num_running * prompt_len), max_num_seqs=num_running)
-    per_request = 2 + (prompt_len + max_tokens) // block_size if num_blocks is None else 0
+    prompt_len = 64
+    per_request = 2 + (prompt_len + BLOCK_SIZE + max_tokens) // BLOCK_SIZE
     manager = KVCacheManager(
-        [FullAttentionSpec(block_size)],
-        num_blocks or 1 + num_running * per_request,
-        max_model_len,
+        [FullAttentionSpec(BLOCK_SIZE)],
+        max(num_blocks or 0, 1 + num_running * per_request),
+        MAX_MODEL_LEN,
         enable_caching=prefix_caching,
     )
-    scheduler = Scheduler(config, manager, max_model_len, fast_path=fast_path)
+    budget = num_running * (prompt_len + BLOCK_SIZE)
+    scheduler = Scheduler(SchedulerConfig(budget, num_running), manager, MAX_MODEL_LEN, fast_path=fast_path)
     params = SamplingParams(max_tokens=max_tokens, temperature=0)
     for index in range(num_running + num_waiting):
-        prompt = [index % 1000] * (prompt_len + index % block_size)  # so that boundaries fall in different steps
+        # Lengths differ, so that blocks are crossed in different steps; contents differ, so that nothing is shared.
+        prompt = [index % 50_000] * (prompt_len + index % BLOCK_SIZE)
         scheduler.add_request(Request(f"request-{index}", prompt, params, index))
-    while any(request.num_tokens - request.num_computed_tokens != 1 for request in scheduler.running) or (
-        len(scheduler.running) < num_running
-    ):
-        step(scheduler)
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, {request_id: (7,) for request_id, _ in output.scheduled})
     return scheduler
 
 
-def step(scheduler: Scheduler) -> None:
-    """Do one step with a model that always says 7."""
-    output = scheduler.schedule()
-    chunks = {request_id for request_id, _ in output.scheduled if scheduler.requests[request_id].is_prefill_chunk}
-    sampled = {request_id: () if request_id in chunks else (7,) for request_id, _ in output.scheduled}
-    scheduler.update_from_output(output, sampled)
+def scheduler_rate(num_running: int, seconds: float, **options: Any) -> float:
+    """Return steps per second of schedule and update_from_output; the sampled tokens are given."""
+    steps = max(50, int(seconds * 5_000_000 / num_running))  # more than one run can do
+
+    def prepare() -> Callable[[], int]:
+        scheduler = decoding_scheduler(num_running, max_tokens=steps + 2, **options)
+        sampled = {request.request_id: (7,) for request in scheduler.running}
+
+        def run() -> int:
+            for _ in range(10):
+                scheduler.update_from_output(scheduler.schedule(), sampled)
+            return 10
+
+        return run
+
+    return best_rate(prepare, seconds, most_units=steps - 10)
 
 
-def scheduler_rate(scheduler: Scheduler, seconds: float = 1.0) -> float:
-    """Return steps per second of schedule and update_from_output, with the sampled tokens given."""
-    sampled = {request.request_id: (7,) for request in scheduler.running}
+def allocate_free_rate(seconds: float, *, prefix_caching: bool) -> float:
+    """Return blocks per second: the 32 blocks of 512 tokens are taken and given back."""
+    num_tokens, num_requests = 512, 4000
 
-    def run() -> int:
-        for _ in range(50):
-            scheduler.update_from_output(scheduler.schedule(), sampled)
-        return 50
+    def prepare() -> Callable[[], int]:
+        manager = KVCacheManager([FullAttentionSpec(BLOCK_SIZE)], 20_000, MAX_MODEL_LEN, enable_caching=prefix_caching)
+        requests = iter([Request("A", [index] * num_tokens, SamplingParams(), 0) for index in range(num_requests)])
 
-    return best_rate(run, seconds)
+        def run() -> int:
+            request = next(requests)
+            manager.allocate_slots(request, num_tokens, manager.get_computed_blocks(request))
+            manager.free(request)
+            return num_tokens // BLOCK_SIZE
+
+        return run
+
+    return best_rate(prepare, seconds, most_units=(num_requests - 1) * num_tokens // BLOCK_SIZE)
+
+
+def best_rate(prepare: Callable[[], Callable[[], int]], seconds: float, most_units: int | None = None) -> float:
+    """Return units per second, the best of three runs.
+
+    Parameters
+    ----------
+    prepare : callable
+        Makes a fresh subject, untimed, and returns what is timed: a callable that returns how many units it did.
+    seconds : float
+        Length of a run.
+    most_units : int, optional
+        A run ends earlier when it has done so many.
+    """
+    best = 0.0
+    for _ in range(REPEATS):
+        run = prepare()
+        gc.collect()
+        units, started = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - started) < seconds and (most_units is None or units < most_units):
+            units += run()
+        best = max(best, units / elapsed)
+    return best
