@@ -41,6 +41,7 @@ class KVCacheGroup:
         self.spec = spec
         self.index = index
         self.alignment = alignment or spec.block_size
+        self.slides = isinstance(spec, SlidingWindowSpec)
         self._pool = pool
         self._blocks: dict[str, list[KVCacheBlock]] = {}
         self._num_hashed: dict[str, int] = {}
@@ -65,7 +66,7 @@ class KVCacheGroup:
             return False
         if caching and num_tokens // self.alignment * self.alignment // size > self._num_hashed.get(request_id, 0):
             return False
-        skipped = self._num_skipped_blocks(num_computed_tokens)
+        skipped = self._num_skipped_blocks(num_computed_tokens) if self.slides else 0
         return skipped == 0 or blocks[skipped - 1] is self._pool.null_block
 
     # --- allocate ---------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class KVCacheGroup:
         if most_blocks is not None:
             required = min(required, most_blocks)
         held = len(self._blocks.get(request_id, ()))
-        skipped = self._num_skipped_blocks(num_computed_tokens)
+        skipped = self._num_skipped_blocks(num_computed_tokens) if self.slides else 0
         new = max(0, required - max(skipped, held + len(hits)))
         if not hits:
             return new
@@ -166,20 +167,20 @@ class KVCacheGroup:
             return []
         self._num_hashed[request_id] = last
         blocks, hashes = self._blocks[request_id][first:last], hashes[first:last]
-        if isinstance(self.spec, SlidingWindowSpec):
+        if self.slides:
             useful = [
                 index
                 for index, block in enumerate(blocks)
-                if block is not self._pool.null_block and self._ends_a_segment(self.spec, first + index)
+                if block is not self._pool.null_block and self._ends_a_segment(first + index)
             ]
             blocks, hashes = [blocks[index] for index in useful], [hashes[index] for index in useful]
         self._pool.cache(blocks, hashes, self.index)
         return blocks
 
-    def _ends_a_segment(self, spec: SlidingWindowSpec, index: int) -> bool:
+    def _ends_a_segment(self, index: int) -> bool:
         """Whether a block is in the last window before a place where hits may end."""
-        per_segment = self.alignment // spec.block_size
-        return index % per_segment >= per_segment - spec.num_window_blocks
+        per_segment = self.alignment // self.spec.block_size
+        return index % per_segment >= per_segment - self.spec.num_window_blocks
 
 
 def longest_hit(

@@ -105,7 +105,7 @@ class KVCacheManager:
             KVCacheGroup(spec, index, self.block_pool, self._alignment) for index, spec in enumerate(self.specs)
         )
         self._nothing_new: BlockIds = tuple(() for _ in self.specs)
-        self._no_hits: tuple[tuple[KVCacheBlock, ...], ...] = tuple(() for _ in self.specs)
+        self._no_hit = PrefixHit(tuple(() for _ in self.specs), 0)
         # Groups with one spec are hit together; full attention first, since its hits can only be cut from the right.
         distinct = sorted(dict.fromkeys(self.specs), key=lambda spec: not isinstance(spec, FullAttentionSpec))
         self._groups_by_spec = [
@@ -163,7 +163,7 @@ class KVCacheManager:
         last block boundary recomputes that block.
         """
         if not self.enable_caching:
-            return PrefixHit(self._no_hits, 0)
+            return self._no_hit
         self._extend_hashes(request)
         hits: dict[int, Sequence[KVCacheBlock]] = {}
         length = request.num_tokens - 1
@@ -217,7 +217,7 @@ class KVCacheManager:
         num_new_tokens : int
             Tokens to be computed next; at least 1.
         hit : PrefixHit, optional
-            Cached blocks to begin with.
+            Cached blocks to begin with; None for a request that runs already.
         reserve_full_sequence : bool
             Succeed only if *all* tokens of the request would fit now (the gate of a waiting request).
 
@@ -237,23 +237,22 @@ class KVCacheManager:
         request_id = request.request_id
         if hit is None and self._is_settled(request, num_new_tokens):
             return self._nothing_new
-        hits = hit.blocks if hit is not None else self._no_hits
-        num_computed = min(request.num_computed_tokens + (hit.num_tokens if hit is not None else 0), self.max_model_len)
+        hit = hit or self._no_hit
+        num_computed = min(request.num_computed_tokens + hit.num_tokens, self.max_model_len)
         num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
-        if reserve_full_sequence and not self._fits_full_sequence(request, num_computed, hits):
+        if reserve_full_sequence and not self._fits_full_sequence(request, num_computed, hit.blocks):
             return None
-        for group in self.groups:
-            self._skip(group, request_id, num_computed)
-        needed = sum(
-            group.num_blocks_to_take(request_id, num_tokens, num_computed, group_hits)
-            for group, group_hits in zip(self.groups, hits, strict=True)
-        )
-        if needed > self.num_free_blocks:
+        needed = 0
+        for group, hits in zip(self.groups, hit.blocks, strict=True):
+            if group.slides:
+                self._skip(group, request_id, num_computed)
+            needed += group.num_blocks_to_take(request_id, num_tokens, num_computed, hits)
+        if needed > self.block_pool.free_queue.num_free_blocks:
             return None
-        if hit is not None:
-            for group, group_hits in zip(self.groups, hits, strict=True):
-                self._adopt(group, request_id, group_hits, num_computed)
-        new_block_ids = tuple(self._take(group, request_id, num_tokens) for group in self.groups)
+        if hit.num_tokens:
+            for group, hits in zip(self.groups, hit.blocks, strict=True):
+                self._adopt(group, request_id, hits, num_computed)
+        new_block_ids = tuple([self._take(group, request_id, num_tokens) for group in self.groups])
         if self.enable_caching:
             self.cache_blocks(request, min(num_computed + num_new_tokens, request.num_tokens))
         return new_block_ids

@@ -119,8 +119,10 @@ class BlockPool:
             block.ref_cnt = count
             if count == 0:
                 (unhashed if block.key is None else hashed).append(block)
-        self.free_queue.prepend_n(unhashed)
-        self.free_queue.append_n(hashed)
+        if unhashed:
+            self.free_queue.prepend_n(unhashed)
+        if hashed:
+            self.free_queue.append_n(hashed)
 
     # --- remember ---------------------------------------------------------------------------------------
 

@@ -35,6 +35,11 @@ class FullAttentionSpec:
         """Return how many tokens from the start no later token will look at."""
         return 0
 
+    @property
+    def num_window_blocks(self) -> int:
+        """Blocks before the next token that a hit must have without a gap; here a hit has no gaps anyway."""
+        return 0
+
     def most_blocks(self, num_tokens: int, max_num_batched_tokens: int, max_model_len: int) -> int:
         """Return the most blocks a request of ``num_tokens`` ever holds at once."""
         return -(-num_tokens // self.block_size)
