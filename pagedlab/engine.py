@@ -29,7 +29,7 @@ from pagedlab.config import CacheConfig, SchedulerConfig, require_int
 from pagedlab.errors import ConfigError, IntegrityError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
 from pagedlab.kernels import backend
-from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
+from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, MemoryUsage
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.loading import load_model
 from pagedlab.model.tokenizer import ByteTokenizer, IncrementalDetokenizer
@@ -454,6 +454,10 @@ class LLMEngine:
     def token_text(self, token_id: int) -> str | None:
         """Return a short label for a token, None without a tokenizer."""
         return None if self.tokenizer is None else self.tokenizer.token_text(token_id)
+
+    def memory_usage(self) -> MemoryUsage:
+        """Return what every KV block and slot is used for right now."""
+        return self.kv_cache_manager.memory_usage(self.scheduler.running)
 
     def check_integrity(self) -> None:
         """Prove that blocks, queues, rows and block tables agree. Call it between steps.

@@ -11,7 +11,7 @@
 """
 
 from pagedlab.kvcache.blocks import FreeKVCacheBlockQueue, KVCacheBlock
-from pagedlab.kvcache.manager import KVCacheManager, PrefixHit
+from pagedlab.kvcache.manager import KVCacheManager, MemoryUsage, PrefixHit
 from pagedlab.kvcache.pool import BlockPool
 from pagedlab.kvcache.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
@@ -22,6 +22,7 @@ __all__ = [
     "KVCacheBlock",
     "KVCacheManager",
     "KVCacheSpec",
+    "MemoryUsage",
     "PrefixHit",
     "SlidingWindowSpec",
 ]

@@ -18,7 +18,7 @@ vLLM counterpart: ``vllm/v1/core/kv_cache_manager.py`` (``KVCacheManager``) and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -55,6 +55,38 @@ class PrefixCacheStats:
     def hit_rate(self) -> float:
         """Found of asked, 0 to 1; 0 before anything was asked."""
         return self.num_hit_tokens / self.num_queried_tokens if self.num_queried_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """Every block of the pool, counted once by what it is, and every slot of the held ones by what is in it.
+
+    Attributes
+    ----------
+    num_held_blocks : int
+        Held by at least one request.
+    num_cached_blocks : int
+        Free, but with a hash: a later request may hit them until they are taken.
+    num_empty_blocks : int
+        Free and without one.
+    num_null_blocks : int
+        Always 1.
+    num_used_slots, num_wasted_slots : int
+        Slots of held blocks with and without a computed token. What is wasted is the ends of last blocks.
+    """
+
+    num_held_blocks: int
+    num_cached_blocks: int
+    num_empty_blocks: int
+    num_used_slots: int
+    num_wasted_slots: int
+    num_null_blocks: int = 1
+
+    @property
+    def utilization(self) -> float:
+        """Used slots of all slots in held blocks, 0 to 1; 1 if nothing is held."""
+        slots = self.num_used_slots + self.num_wasted_slots
+        return self.num_used_slots / slots if slots else 1.0
 
 
 class KVCacheManager:
@@ -153,6 +185,32 @@ class KVCacheManager:
             spec.most_blocks(num_tokens, self.max_num_batched_tokens, self.max_model_len) for spec in self.specs
         )
         return needed <= self.block_pool.num_usable_blocks
+
+    def memory_usage(self, requests: Iterable[Request]) -> MemoryUsage:
+        """Count all memory.
+
+        Parameters
+        ----------
+        requests : iterable of Request
+            Those that hold blocks; their ``num_computed_tokens`` say how full the blocks are.
+        """
+        slots: dict[int, tuple[int, int]] = {}  # block id -> used, size; a shared block counts once
+        for request in requests:
+            for group in self.groups:
+                size = group.spec.block_size
+                for index, block in enumerate(group.blocks(request.request_id)):
+                    if block is not self.block_pool.null_block:
+                        used = min(max(request.num_computed_tokens - index * size, 0), size)
+                        slots[block.block_id] = (max(used, slots.get(block.block_id, (0, size))[0]), size)
+        used = sum(used for used, _ in slots.values())
+        cached = sum(block.key is not None for block in self.block_pool.free_queue)
+        return MemoryUsage(
+            num_held_blocks=len(slots),
+            num_cached_blocks=cached,
+            num_empty_blocks=self.num_free_blocks - cached,
+            num_used_slots=used,
+            num_wasted_slots=sum(size for _, size in slots.values()) - used,
+        )
 
     # --- prefix hits ------------------------------------------------------------------------------------
 

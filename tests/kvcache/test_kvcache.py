@@ -18,6 +18,7 @@ from pagedlab.kvcache import (
     KVCacheBlock,
     KVCacheManager,
     KVCacheSpec,
+    MemoryUsage,
     SlidingWindowSpec,
 )
 from pagedlab.kvcache.hashing import ROOT, chain_hash
@@ -283,3 +284,34 @@ def test_integrity_notices_a_lost_and_a_shared_block() -> None:
     kv.block_pool.blocks[1].ref_cnt = 2
     with pytest.raises(IntegrityError, match="held by 1"):
         kv.check_integrity()
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+def test_every_block_and_slot_is_counted_once() -> None:
+    kv = manager(12, caching=True)
+    a, b = request("A", range(10)), request("B", [*range(8), 77])
+    compute(kv, a)
+    compute(kv, b)  # shares A's first two blocks
+    usage = kv.memory_usage([a, b])
+    assert usage == MemoryUsage(
+        num_held_blocks=4, num_cached_blocks=0, num_empty_blocks=7, num_used_slots=8 + 2 + 1, num_wasted_slots=2 + 3
+    )
+    kv.free(a)
+    kv.free(b)
+    usage = kv.memory_usage([])
+    assert (usage.num_held_blocks, usage.num_cached_blocks, usage.num_empty_blocks) == (0, 2, 9)
+    assert usage.utilization == 1.0
+
+
+def test_blocks_of_several_groups_and_skipped_blocks_are_counted_with_their_own_sizes() -> None:
+    kv, a = manager(20, FullAttentionSpec(4), SlidingWindowSpec(2, 4)), request("A", range(30))
+    compute(kv, a, 9)
+    compute(kv, a, 1)
+    usage = kv.memory_usage([a])
+    held = 3 + (5 - 3)  # three full blocks; of five small ones three lie before the window
+    assert usage.num_held_blocks == held
+    assert usage.num_held_blocks + usage.num_empty_blocks + usage.num_null_blocks == 20
+    assert usage.num_used_slots + usage.num_wasted_slots == 3 * 4 + 2 * 2
+    assert usage.num_used_slots == 10 + 4
