@@ -131,6 +131,8 @@ class LLMEngine:
         What to compute in; None leaves it to the model. ``float64`` on a CPU makes results exact enough to compare.
     tokenizer : ByteTokenizer, optional
         For a model in memory that has one; named models bring theirs. Without it prompts are token ids.
+    scheduler_cls : type of Scheduler
+        `Scheduler`, or `StaticBatchScheduler` for the baseline (vLLM: ``SchedulerConfig.scheduler_cls``).
     slot_mapping_backend : {"numpy", "triton"}, optional
         None: Triton on a GPU, NumPy elsewhere. ``"triton"`` without a GPU runs in the interpreter.
 
@@ -152,6 +154,7 @@ class LLMEngine:
         device: str = "auto",
         dtype: str | torch.dtype | None = None,
         tokenizer: ByteTokenizer | None = None,
+        scheduler_cls: type[Scheduler] = Scheduler,
         slot_mapping_backend: str | None = None,
     ) -> None:
         scheduler_config = scheduler_config or SchedulerConfig()
@@ -200,7 +203,7 @@ class LLMEngine:
             enable_caching=cache_config.enable_prefix_caching,
             max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
         )
-        self.scheduler = Scheduler(scheduler_config, self.kv_cache_manager, max_model_len)
+        self.scheduler = scheduler_cls(scheduler_config, self.kv_cache_manager, max_model_len)
         self.runner = GPUModelRunner(
             self.model,
             max_num_reqs=scheduler_config.max_num_seqs,
@@ -443,6 +446,8 @@ class LLMEngine:
             "max_model_len": config.max_model_len,
             "num_blocks": config.num_blocks,
             "block_size": config.cache.block_size,
+            "scheduler": type(self.scheduler).__name__,
+            "policy": config.scheduler.policy,
             "max_num_batched_tokens": config.scheduler.max_num_batched_tokens,
             "max_num_seqs": config.scheduler.max_num_seqs,
             "enable_prefix_caching": config.cache.enable_prefix_caching,

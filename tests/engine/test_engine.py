@@ -11,6 +11,7 @@ from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig
 from pagedlab.errors import ConfigError, DuplicateRequestError, ModelError, RequestError
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.tokenizer import ByteTokenizer
+from pagedlab.scheduling import Scheduler, StaticBatchScheduler
 
 GREEDY = SamplingParams(max_tokens=4, temperature=0)
 
@@ -221,6 +222,22 @@ def test_outputs_stream_text_that_never_ends_inside_a_character() -> None:
         pieces.append(output.new_text)
         assert "".join(pieces) == output.text
     assert pieces == ["", "é", "t", "", "é"]
+
+
+def test_static_batching_serves_the_same_tokens_in_more_steps(tiny_model: Decoder) -> None:
+    def run_with(scheduler_cls: type[Scheduler]) -> tuple[list[tuple[int, ...]], int]:
+        engine = LLMEngine(
+            tiny_model, scheduler_config=SchedulerConfig(64, max_num_seqs=2), scheduler_cls=scheduler_cls
+        )
+        params = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in (2, 9, 3, 4)]
+        outputs = engine.generate([[n] * n for n in (1, 2, 3, 4)], params)
+        assert engine.describe()["scheduler"] == scheduler_cls.__name__
+        return [output.output_token_ids for output in outputs], engine.num_steps
+
+    tokens, steps = run_with(Scheduler)
+    static_tokens, static_steps = run_with(StaticBatchScheduler)
+    assert static_tokens == tokens
+    assert static_steps > steps
 
 
 def test_an_interrupt_in_generate_leaves_nothing_behind(engine: LLMEngine) -> None:
