@@ -1,0 +1,115 @@
+"""One offline HTML page of a scene: the player, its style and the data, nothing from the network.
+
+>>> from pagedlab.scenes import Actor, Frame, Scene
+>>> scene = Scene("tiny", "Tiny", 120, 40, (Frame("0", Actor("a", 0, 0), change="</script><b>not markup</b>"),))
+>>> page = to_html(scene)
+>>> "</script><b>" in page, "https://" in page
+(False, False)
+
+The page forbids itself everything but its own script and style (Content-Security-Policy, by hash).
+
+vLLM has no counterpart.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pagedlab.scenes.scene import Question, Scene
+
+_BOOT = """
+boot(document.querySelector("main"), JSON.parse(document.querySelector("#pagedlab-data").textContent));
+"""
+
+_PAGE_STYLE = """
+html { color-scheme: light dark; }
+body { margin: 0; background: transparent; }
+body[data-alone] { background: light-dark(#eef1f4, #0b0d10); }
+body[data-alone] main { max-width: 1280px; margin: 0 auto; padding: 20px; }
+@media (max-width: 640px) { body[data-alone] main { padding: 6px; } }
+@media print { body[data-alone] { background: none; } }
+"""
+
+
+def resource(name: str) -> str:
+    """Return the text of a file that ships beside this module."""
+    return files("pagedlab.widgets").joinpath(name).read_text(encoding="utf-8")
+
+
+def payload(shown: Scene | Question) -> dict[str, Any]:
+    """Return what the player's ``mount`` takes: ``{"scene": …}``, with a ``"question"`` to ask.
+
+    Raises
+    ------
+    ValueError
+        If a question does not know its scene; take it from `Scene.questions`.
+    """
+    if isinstance(shown, Scene):
+        return {"scene": shown.to_json()}
+    if shown.scene is None:
+        raise ValueError(f"this question has no scene to play: take it from scene.questions ({shown.prompt!r})")
+    return {"scene": shown.scene.to_json(), "question": shown.to_json()}
+
+
+def to_html(shown: Scene | Question, *, alone: bool = True) -> str:
+    """Return a self-contained page.
+
+    Parameters
+    ----------
+    shown : Scene or Question
+    alone : bool
+        Whether the page stands alone in a browser; otherwise it is made for a frame in a notebook.
+    """
+    title = shown.title if isinstance(shown, Scene) else "Predict"
+    script = resource("player.js") + _BOOT
+    style = resource("player.css") + _PAGE_STYLE
+    # "<" never appears in the data: neither "</script>" nor "<!--" can end or confuse the element.
+    data = json.dumps(payload(shown), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">
+<meta name="generator" content="pagedlab">
+<title>{html.escape(title)} · pagedlab</title>
+<style>{style}</style>
+</head>
+<body{" data-alone" if alone else ""}>
+<main></main>
+<noscript>This page plays a recorded scene and needs JavaScript; it uses no network.</noscript>
+<script type="application/json" id="pagedlab-data">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def export_html(shown: Scene | Question, path: str | Path) -> Path:
+    """Write a scene, or a question about one, as one offline page.
+
+    Parameters
+    ----------
+    shown : Scene or Question
+    path : str or Path
+        The file to write; its folder must exist.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    path = Path(path)
+    path.write_text(to_html(shown), encoding="utf-8", newline="\n")
+    return path
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

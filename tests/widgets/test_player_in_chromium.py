@@ -1,0 +1,293 @@
+"""The exported page in a real browser, opened from disk, the network blocked."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import five_requests, make_trace
+
+from pagedlab import scenes, widgets
+from pagedlab.scenes import Question, Scene
+from pagedlab.widgets import export
+
+pytestmark = pytest.mark.browser
+
+
+class Page:
+    """One exported page in its own browser window; it fails the test if the page asks the network or errs."""
+
+    def __init__(self, browser: Any, folder: Path) -> None:
+        self._browser, self._folder = browser, folder
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self._contexts: list[Any] = []
+
+    def open(self, shown: Scene | Question, **options: Any) -> Any:
+        context = self._browser.new_context(viewport={"width": 1200, "height": 900}, offline=True, **options)
+        self._contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.goto(widgets.export_html(shown, self._folder / "page.html").as_uri())
+        page.wait_for_selector("[data-pagedlab-player]")
+        return page
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        assert [url for url in self.requests if not url.startswith("file:")] == []
+        assert self.errors == []
+
+
+@pytest.fixture
+def window(browser: Any, tmp_path: Path) -> Iterator[Page]:
+    page = Page(browser, tmp_path)
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return scenes.condense(five_requests())
+
+
+def frame(page: Any) -> int:
+    return int(page.locator("[data-pagedlab-player]").get_attribute("data-frame"))
+
+
+def caption(page: Any) -> str:
+    return re.sub(r"\s+", " ", page.get_by_test_id("caption").inner_text()).strip()
+
+
+def stage(page: Any) -> str:
+    """All that is drawn, without what is just fading away."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('.pl-actor:not(.pl-leave)')].map((node) => {
+            const copy = node.cloneNode(true);
+            copy.classList.remove('pl-enter');
+            return copy.outerHTML;
+        }).join('\\n')"""
+    )
+
+
+def test_buttons_step_both_ways_and_the_caption_says_it_live(window: Page, scene: Scene) -> None:
+    page = window.open(scene)
+    live = page.get_by_test_id("caption")
+    assert (live.get_attribute("aria-live"), live.get_attribute("role")) == ("polite", "status")
+    for action, expected in (("next", 1), ("next", 2), ("back", 1), ("last", len(scene) - 1), ("first", 0)):
+        page.locator(f"[data-action={action}]").click()
+        assert frame(page) == expected
+        assert caption(page) == scene.frames[expected].caption
+        assert page.get_by_test_id("count").inner_text() == f"frame {expected + 1} / {len(scene)}"
+
+
+def test_keys_do_what_the_tooltips_say(window: Page, scene: Scene) -> None:
+    page = window.open(scene)
+    assert page.locator("[data-action=next]").get_attribute("title") == "Next frame (→)"
+    page.locator("[data-pagedlab-player]").focus()
+    for key, expected in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", len(scene) - 1), ("Home", 0)):
+        page.keyboard.press(key)
+        assert frame(page) == expected
+    page.keyboard.press("Space")
+    assert page.locator("[data-action=play]").get_attribute("aria-label") == "Pause"
+    page.keyboard.press("Space")
+    assert page.locator("[data-action=play]").get_attribute("aria-label") == "Play"
+
+
+def test_on_next_the_row_moves_and_back_restores_every_bit(window: Page, scene: Scene) -> None:
+    move = scene.frame_of("RowMoved")
+    page = window.open(scene)
+    for _ in range(move - 1):
+        page.locator("[data-action=next]").click()
+    page.wait_for_timeout(450)
+    row = page.locator('[data-key="row:E"]')
+    before, drawn = row.evaluate("node => node.style.transform"), stage(page)
+    page.locator("[data-action=next]").click()
+    assert row.evaluate("node => node.style.transform") != before
+    assert row.get_attribute("data-row") == "1"
+    assert page.get_by_test_id("arrow").count() == 1
+    halfway = row.evaluate("node => getComputedStyle(node).transitionDuration")
+    assert "0.35s" in halfway
+    page.locator("[data-action=back]").click()
+    page.wait_for_timeout(450)
+    assert stage(page) == drawn
+
+
+def test_scrubbing_and_jumping_to_an_event(window: Page, scene: Scene) -> None:
+    page = window.open(scene)
+    scrubber = page.locator("[data-action=scrub]")
+    scrubber.fill("3")
+    assert frame(page) == 3
+    assert scrubber.get_attribute("aria-valuetext") == f"frame 4 of {len(scene)}: {scene.frames[3].change}"
+    scrubber.fill("0")
+    page.locator("[data-action=event-kind]").select_option("RowMoved")
+    page.locator("[data-action=next-event]").click()
+    assert frame(page) == scene.frame_of("RowMoved")
+    marks = page.locator(".pl-marks i")
+    assert marks.count() == sum(shown.event is not None for shown in scene.frames)
+
+
+def test_playing_runs_to_the_end_and_stops(window: Page, scene: Scene) -> None:
+    page = window.open(scene)
+    page.locator("[data-action=speed]").select_option("4")
+    page.locator("[data-action=play]").click()
+    page.wait_for_selector(f"[data-pagedlab-player][data-frame='{len(scene) - 1}']", timeout=20_000)
+    assert page.locator("[data-action=play]").get_attribute("aria-label") == "Play"
+
+
+def test_the_line_that_runs_is_lit_beside_its_counterpart(window: Page, scene: Scene) -> None:
+    page = window.open(scene)
+    page.locator("[data-action=scrub]").fill(str(scene.frame_of("RowMoved")))
+    assert page.locator(".pl-line.is-now").inner_text().strip() == "self._move_row(last, hole)"
+    assert page.get_by_test_id("source-file").inner_text() == "pagedlab/batch/input_batch.py · line 214"
+    assert "InputBatch.condense" in page.get_by_test_id("source-vllm").inner_text()
+    page.set_viewport_size({"width": 600, "height": 900})
+    assert not page.get_by_test_id("source").is_visible()
+
+
+@pytest.mark.parametrize("width", [600, 1200])
+def test_nothing_is_cut_off_and_no_text_is_small(window: Page, scene: Scene, width: int) -> None:
+    page = window.open(scenes.step(five_requests(), 0))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.locator("[data-action=last]").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(
+        "document.querySelector('.pl-stage-box').scrollWidth <= document.querySelector('.pl-stage-box').clientWidth"
+    )
+    smallest = page.evaluate(
+        """() => Math.min(...[...document.querySelectorAll('.pagedlab *')]
+            .filter((node) => node.textContent.trim() && node.getClientRects().length)
+            .map((node) => parseFloat(getComputedStyle(node).fontSize)))"""
+    )
+    assert smallest >= 13
+    sizes = "buttons => buttons.map((button) => Math.min(button.offsetWidth, button.offsetHeight))"
+    for size in page.locator(".pl-button").evaluate_all(sizes):
+        assert size >= 32
+
+
+CONTRASTS = """() => {
+    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const linear = (value) => (value <= 10.3 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+    const luminance = (colour) => {
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data;
+        return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    };
+    const ratio = (a, b) => {
+        const [dark, light] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+        return (light + 0.05) / (dark + 0.05);
+    };
+    const style = (selector) => getComputedStyle(document.querySelector(selector));
+    const cells = [...document.querySelectorAll('.pl-cell')].map((cell) => ratio(
+        getComputedStyle(cell.querySelector('text')).fill, getComputedStyle(cell.querySelector('.pl-face')).fill));
+    return {
+        caption: ratio(style('.pl-caption').color, style('.pagedlab').backgroundColor),
+        subtitle: ratio(style('.pl-subtitle').color, style('.pl-head').backgroundColor),
+        count: ratio(style('.pl-count').color, style('.pl-transport').backgroundColor),
+        play: ratio(style('.pl-button.is-main').color, style('.pl-button.is-main').backgroundColor),
+        cells: Math.min(...cells),
+    };
+}"""
+
+
+def test_dark_and_light_differ_and_both_can_be_read(window: Page, scene: Scene) -> None:
+    seen = set()
+    for scheme in ("light", "dark"):
+        page = window.open(scene, color_scheme=scheme)
+        page.locator("[data-action=last]").click()
+        seen.add(page.locator(".pagedlab").evaluate("node => getComputedStyle(node).backgroundColor"))
+        assert {name: value for name, value in page.evaluate(CONTRASTS).items() if value < 4.5} == {}
+    assert len(seen) == 2
+
+
+def test_with_reduced_motion_it_cuts_and_the_arrow_stays(window: Page, scene: Scene) -> None:
+    page = window.open(scene, reduced_motion="reduce")
+    page.locator("[data-action=scrub]").fill(str(scene.frame_of("RowMoved") - 1))
+    page.locator("[data-action=next]").click()
+    row = page.locator('[data-key="row:E"]')
+    assert row.evaluate("node => getComputedStyle(node).transitionDuration") == "0s"
+    box, track = row.bounding_box(), page.locator('[data-key="track:1"]').bounding_box()
+    assert abs((box["y"] + box["height"] / 2) - (track["y"] + track["height"] / 2)) < 4, "it is there at once"
+    assert page.get_by_test_id("arrow").count() == 1
+    assert page.locator(".pl-leave").count() == 0
+
+
+def test_names_from_the_trace_are_text(window: Page) -> None:
+    hostile = "<img src=x onerror=\"document.title='broken'\">"
+    page = window.open(scenes.step(make_trace({hostile: "<b>bold</b>", "B": "x"}, [2, 2]), 0))
+    page.locator("[data-action=last]").click()
+    assert page.locator(".pagedlab img, .pagedlab b").count() == 0
+    assert "broken" not in page.title()
+    assert any(hostile in tip for tip in page.locator("[data-testid=stage] title").all_text_contents())
+
+
+def test_a_wrong_prediction_gets_its_reason_and_a_right_one_the_scene(window: Page, scene: Scene) -> None:
+    question = scene.questions[0]
+    page = window.open(question)
+    assert frame(page) == question.ask_frame
+    assert not page.locator(".pl-transport").is_visible()
+    verdict = page.get_by_test_id("verdict")
+    page.locator("[data-action=check]").click()
+    assert verdict.inner_text().strip() == "Choose an answer first."
+    wrong = next(choice for choice in question.choices if choice != question.answer)
+    page.get_by_label(wrong, exact=True).check()
+    page.locator("[data-action=check]").click()
+    assert verdict.inner_text() == f"Not quite. {question.reasons[wrong]}"
+    assert frame(page) == question.ask_frame
+    page.keyboard.press("Tab")
+    page.get_by_label(question.answer, exact=True).check()
+    page.keyboard.press("Enter")
+    assert verdict.inner_text() == f"Right. {question.explanation}"
+    page.wait_for_selector(f"[data-pagedlab-player][data-frame='{question.frame}']")
+    assert page.locator(".pl-transport").is_visible()
+    page.locator("[data-action=ask-again]").click()
+    assert frame(page) == question.ask_frame
+
+
+def test_a_number_is_predicted_by_keyboard_alone(window: Page) -> None:
+    trace = make_trace({"A": "To be, or not", "B": "Shall I compare thee"}, [2, 6], budget=24)
+    question = scenes.step(trace, 0).questions[1]
+    page = window.open(question)
+    page.get_by_test_id("number").focus()
+    page.keyboard.type("20")
+    page.keyboard.press("Enter")
+    assert question.reasons["20"] in page.get_by_test_id("verdict").inner_text()
+    page.keyboard.press("Control+a")
+    page.keyboard.type(question.answer)
+    page.keyboard.press("Enter")
+    assert page.get_by_test_id("verdict").get_attribute("data-verdict") == "right"
+
+
+MOUNT = """async ([source, payload]) => {
+    const player = await import('data:text/javascript;base64,' + source);
+    const host = document.body.appendChild(document.createElement('div'));
+    const model = { get: () => payload };
+    for (let time = 0; time < 20; time += 1) {
+        const clean = player.default.render({ model, el: host });
+        host.querySelector('[data-action=next]').click();
+        host.querySelector('[data-action=play]').click();
+        clean();
+    }
+    const left = host.childElementCount;
+    player.default.render({ model, el: host });
+    player.default.render({ model, el: host });
+    const [first, second] = host.children;
+    first.querySelector('[data-action=next]').click();
+    const ids = [...host.querySelectorAll('[id]')].map((node) => node.id);
+    return { left, frames: [first.dataset.frame, second.dataset.frame], unique: new Set(ids).size === ids.length };
+}"""
+
+
+def test_views_are_independent_and_leave_nothing_behind(browser: Any, scene: Scene) -> None:
+    source = base64.b64encode(export.resource("player.js").encode()).decode()
+    page = browser.new_page()
+    seen = page.evaluate(MOUNT, [source, export.payload(scene)])
+    page.close()
+    assert seen == {"left": 0, "frames": ["1", "0"], "unique": True}
