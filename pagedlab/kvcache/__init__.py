@@ -13,15 +13,17 @@
 from pagedlab.kvcache.blocks import FreeKVCacheBlockQueue, KVCacheBlock
 from pagedlab.kvcache.manager import KVCacheManager, MemoryUsage, PrefixHit
 from pagedlab.kvcache.pool import BlockPool
-from pagedlab.kvcache.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from pagedlab.kvcache.specs import EncoderOnlySpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 __all__ = [
     "BlockPool",
+    "EncoderOnlySpec",
     "FreeKVCacheBlockQueue",
     "FullAttentionSpec",
     "KVCacheBlock",
     "KVCacheManager",
     "KVCacheSpec",
+    "MambaSpec",
     "MemoryUsage",
     "PrefixHit",
     "SlidingWindowSpec",

@@ -61,10 +61,11 @@ class KVCacheGroup:
     def is_settled(self, request_id: str, num_computed_tokens: int, num_tokens: int, caching: bool) -> bool:
         """Whether a request that holds blocks needs nothing to go on to ``num_tokens``: no block, skip or hash."""
         blocks = self._blocks.get(request_id)
-        size = self.spec.block_size
-        if blocks is None or len(blocks) * size < num_tokens:
+        if blocks is None or len(blocks) < self.spec.num_blocks(num_tokens):
             return False
-        if caching and num_tokens // self.alignment * self.alignment // size > self._num_hashed.get(request_id, 0):
+        if caching and num_tokens // self.alignment * self.alignment // self.spec.block_size > self._num_hashed.get(
+            request_id, 0
+        ):
             return False
         skipped = self._num_skipped_blocks(num_computed_tokens) if self.slides else 0
         return skipped == 0 or blocks[skipped - 1] is self._pool.null_block
@@ -92,7 +93,7 @@ class KVCacheGroup:
         most_blocks : int, optional
             The request never holds more than this at once.
         """
-        required = -(-num_tokens // self.spec.block_size)
+        required = self.spec.num_blocks(num_tokens)
         if most_blocks is not None:
             required = min(required, most_blocks)
         held = len(self._blocks.get(request_id, ()))
@@ -124,7 +125,7 @@ class KVCacheGroup:
             If there are not enough; ask `num_blocks_to_take` first.
         """
         blocks = self._blocks.setdefault(request_id, [])
-        required = -(-num_tokens // self.spec.block_size)
+        required = self.spec.num_blocks(num_tokens)
         new_blocks = self._pool.get_new_blocks(max(0, required - len(blocks)))
         blocks.extend(new_blocks)
         return new_blocks

@@ -29,7 +29,7 @@ from pagedlab.kvcache.blocks import KVCacheBlock
 from pagedlab.kvcache.groups import KVCacheGroup, longest_hit
 from pagedlab.kvcache.hashing import extend_hashes, extra_key
 from pagedlab.kvcache.pool import BlockPool
-from pagedlab.kvcache.specs import FullAttentionSpec, KVCacheSpec
+from pagedlab.kvcache.specs import CACHEABLE, FullAttentionSpec, KVCacheSpec
 from pagedlab.request import Request
 
 BlockIds = tuple[tuple[int, ...], ...]
@@ -125,6 +125,12 @@ class KVCacheManager:
         self.enable_caching = enable_caching
         self.block_pool = BlockPool(num_blocks)
         self.prefix_cache_stats = PrefixCacheStats()
+        uncacheable = [type(spec).__name__ for spec in self.specs if not isinstance(spec, CACHEABLE)]
+        if enable_caching and uncacheable:
+            raise ConfigError(
+                f"prefix caching does not work with {', '.join(uncacheable)}: such a group keeps no blocks that could "
+                "be found again; set enable_caching=False"
+            )
         sizes = [spec.block_size for spec in self.specs]
         self._hash_block_size = min(sizes)
         if enable_caching and any(size % self._hash_block_size for size in sizes):

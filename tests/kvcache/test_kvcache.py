@@ -13,11 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pagedlab.errors import CapacityError, ConfigError, IntegrityError
 from pagedlab.kvcache import (
     BlockPool,
+    EncoderOnlySpec,
     FreeKVCacheBlockQueue,
     FullAttentionSpec,
     KVCacheBlock,
     KVCacheManager,
     KVCacheSpec,
+    MambaSpec,
     MemoryUsage,
     SlidingWindowSpec,
 )
@@ -284,6 +286,33 @@ def test_integrity_notices_a_lost_and_a_shared_block() -> None:
     kv.block_pool.blocks[1].ref_cnt = 2
     with pytest.raises(IntegrityError, match="held by 1"):
         kv.check_integrity()
+
+
+# --- groups without keys and values ---------------------------------------------------------------------------
+
+
+def test_a_mamba_group_holds_one_state_block_and_an_encoder_only_group_none() -> None:
+    kv, a = manager(9, FullAttentionSpec(4), MambaSpec(), EncoderOnlySpec()), request("A", range(20))
+    assert compute(kv, a, 6) == ((1, 2), (3,), ())
+    assert compute(kv, a, 6) == ((4,), (), ())
+    assert kv.get_block_ids("A") == ((1, 2, 4), (3,), ())
+    assert kv.memory_usage([a]).num_held_blocks == 4
+    kv.free(a)
+    assert kv.num_free_blocks == 8
+
+
+def test_a_pool_that_holds_the_states_of_its_requests_only() -> None:
+    kv = manager(3, MambaSpec())
+    a, b, c = (request(name, range(30)) for name in "ABC")
+    assert compute(kv, a) == ((1,),)
+    assert compute(kv, b) == ((2,),)
+    assert compute(kv, c) is None
+
+
+@pytest.mark.parametrize("spec", [MambaSpec(), EncoderOnlySpec()])
+def test_prefix_caching_with_a_group_that_keeps_no_content_is_refused(spec: KVCacheSpec) -> None:
+    with pytest.raises(ConfigError, match=type(spec).__name__):
+        manager(9, FullAttentionSpec(4), spec, caching=True)
 
 
 # --- memory ---------------------------------------------------------------------------------------------------
