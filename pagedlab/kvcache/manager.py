@@ -29,7 +29,7 @@ from pagedlab.kvcache.blocks import KVCacheBlock
 from pagedlab.kvcache.groups import KVCacheGroup, longest_hit
 from pagedlab.kvcache.hashing import extend_hashes, extra_key
 from pagedlab.kvcache.pool import BlockPool
-from pagedlab.kvcache.specs import CACHEABLE, FullAttentionSpec, KVCacheSpec
+from pagedlab.kvcache.specs import FullAttentionSpec, KVCacheSpec
 from pagedlab.request import Request
 
 BlockIds = tuple[tuple[int, ...], ...]
@@ -125,7 +125,7 @@ class KVCacheManager:
         self.enable_caching = enable_caching
         self.block_pool = BlockPool(num_blocks)
         self.prefix_cache_stats = PrefixCacheStats()
-        uncacheable = [type(spec).__name__ for spec in self.specs if not isinstance(spec, CACHEABLE)]
+        uncacheable = [type(spec).__name__ for spec in self.specs if not spec.cacheable]
         if enable_caching and uncacheable:
             raise ConfigError(
                 f"prefix caching does not work with {', '.join(uncacheable)}: such a group keeps no blocks that could "
