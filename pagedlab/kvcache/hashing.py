@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Sequence
 
 BlockHash = bytes
+TOKEN_BYTES = 8
 
 ROOT: BlockHash = (
     hashlib.sha256(os.environ["PYTHONHASHSEED"].encode()).digest()
@@ -42,7 +43,7 @@ def chain_hash(parent: BlockHash, token_ids: Sequence[int], extra: bytes = b"") 
     extra : bytes
         What else the block's content depends on (`extra_key`).
     """
-    return _digest(parent + _pack(token_ids) + extra)
+    return hashlib.sha256(parent + _pack(token_ids) + extra).digest()
 
 
 def extra_key(lora_id: int, cache_salt: str | None) -> bytes:
@@ -66,17 +67,15 @@ def extend_hashes(hashes: list[BlockHash], token_ids: Sequence[int], block_size:
     first, last = len(hashes), len(token_ids) // block_size
     if first >= last:
         return
+    if not hashes:
+        hashes.append(chain_hash(ROOT, token_ids[:block_size], extra))
+        first = 1
     packed = _pack(token_ids[first * block_size : last * block_size])
-    parent = hashes[-1] if hashes else ROOT
-    size = len(packed) // (last - first)
+    parent, size = hashes[-1], block_size * TOKEN_BYTES
     for start in range(0, len(packed), size):
-        parent = _digest(parent + packed[start : start + size] + (extra if not hashes else b""))
+        parent = hashlib.sha256(parent + packed[start : start + size]).digest()
         hashes.append(parent)
 
 
 def _pack(token_ids: Sequence[int]) -> bytes:
     return array("q", token_ids).tobytes()
-
-
-def _digest(data: bytes) -> BlockHash:
-    return hashlib.sha256(data).digest()
