@@ -108,17 +108,18 @@ class BlockPool:
         """
         unhashed: list[KVCacheBlock] = []
         hashed: list[KVCacheBlock] = []
-        for index, block in enumerate(ordered_blocks):
-            count = block.ref_cnt - 1
-            if count < 0:
-                if block is self.null_block:
-                    continue
-                for freed in ordered_blocks[:index]:
-                    freed.ref_cnt += freed is not self.null_block
-                raise IntegrityError(f"{block} is freed more often than it is held")
-            block.ref_cnt = count
+        overdrawn = None
+        for block in ordered_blocks:
+            block.ref_cnt = count = block.ref_cnt - 1
             if count == 0:
                 (unhashed if block.key is None else hashed).append(block)
+            elif count < 0 and block is not self.null_block:
+                overdrawn = block
+        self.null_block.ref_cnt = 0
+        if overdrawn is not None:
+            for block in ordered_blocks:
+                block.ref_cnt += block is not self.null_block
+            raise IntegrityError(f"{overdrawn} is freed more often than it is held")
         if unhashed:
             self.free_queue.prepend_n(unhashed)
         if hashed:
