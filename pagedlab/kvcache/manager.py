@@ -46,7 +46,10 @@ class PrefixHit:
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Tokens asked for and found. A request that is computed again after preemption does not count."""
+    """Tokens of admitted requests, and how many of them were found.
+
+    A request counts once, when it is admitted; computing it again after preemption does not count.
+    """
 
     num_queried_tokens: int = 0
     num_hit_tokens: int = 0
@@ -246,9 +249,6 @@ class KVCacheManager:
                 break
             length = shorter
         blocks = tuple(tuple(hits[index][: length // group.spec.block_size]) for index, group in enumerate(self.groups))
-        if request.num_preemptions == 0:
-            self.prefix_cache_stats.num_queried_tokens += request.num_tokens
-            self.prefix_cache_stats.num_hit_tokens += length
         return PrefixHit(blocks, length)
 
     def _extend_hashes(self, request: Request) -> None:
@@ -301,6 +301,7 @@ class KVCacheManager:
         request_id = request.request_id
         if hit is None and self._is_settled(request, num_new_tokens):
             return self._nothing_new
+        begins = hit is not None
         hit = hit or self._no_hit
         num_computed = min(request.num_computed_tokens + hit.num_tokens, self.max_model_len)
         num_tokens = min(num_computed + num_new_tokens, self.max_model_len)
@@ -318,6 +319,9 @@ class KVCacheManager:
                 self._adopt(group, request_id, hits, num_computed)
         new_block_ids = tuple([self._take(group, request_id, num_tokens) for group in self.groups])
         if self.enable_caching:
+            if begins and request.num_preemptions == 0:
+                self.prefix_cache_stats.num_queried_tokens += request.num_tokens
+                self.prefix_cache_stats.num_hit_tokens += hit.num_tokens
             self.cache_blocks(request, min(num_computed + num_new_tokens, request.num_tokens))
         return new_block_ids
 

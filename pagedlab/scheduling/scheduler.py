@@ -138,9 +138,8 @@ class Scheduler:
             if blocks is None:
                 break  # it pushed out itself: nobody behind it is left
             budget -= num_new_tokens
-            granted[request.request_id] = num_new_tokens
             new_block_ids[request.request_id] = blocks
-            self._grant(request, "running", num_new_tokens, budget)
+            self._grant(granted, request, num_new_tokens, budget, "running")
             scheduled_running.append(request)
             index += 1
 
@@ -166,8 +165,7 @@ class Scheduler:
             resumed = request.status is RequestStatus.PREEMPTED
             request.status = RequestStatus.RUNNING
             budget -= num_new_tokens
-            granted[request.request_id] = num_new_tokens
-            self._grant(request, "resumed" if resumed else "new", num_new_tokens, budget)
+            self._grant(granted, request, num_new_tokens, budget, "resumed" if resumed else "new")
             (scheduled_resumed if resumed else scheduled_new).append(request)
 
         for request in scheduled_resumed:
@@ -247,7 +245,11 @@ class Scheduler:
             return max(self.running, key=lambda request: (request.priority, request.arrival_time))
         return self.running[-1]
 
-    def _grant(self, request: Request, status: str, num_new_tokens: int, budget_left: int) -> None:
+    def _grant(
+        self, granted: dict[str, int], request: Request, num_new_tokens: int, budget_left: int, status: str
+    ) -> None:
+        """Write down what a request gets in this step."""
+        granted[request.request_id] = num_new_tokens
         if self.observer is not None:
             self.observer(
                 RequestScheduled(

@@ -212,7 +212,9 @@ def test_c14_recomputing_after_preemption_is_no_hit() -> None:
     kv.free(a)
     a.num_computed_tokens, a.num_preemptions = 0, 1
     assert kv.get_computed_blocks(a).num_tokens == 8
+    compute(kv, a)
     assert kv.prefix_cache_stats.hit_rate == 0
+    assert kv.prefix_cache_stats.num_queried_tokens == 9
 
 
 @pytest.mark.parametrize("keys", [{"lora_id": 1}, {"cache_salt": "other"}, {"cache_salt": ""}])
