@@ -26,7 +26,8 @@ help:
 # --- the environment ----------------------------------------------------------------------------------------
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "pagedlab needs Python 3.11, 3.12 or 3.13; none was found. Say where: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	    || { echo "pagedlab needs Python 3.11, 3.12 or 3.13. Say where it is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Making the environment $(VENV) with $$($(PYTHON) --version) ..."; \
 	    $(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: on Debian and Ubuntu, apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }; }
 	@echo "Installing pagedlab and its tools (once; about a minute) ..."

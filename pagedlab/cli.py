@@ -1,0 +1,384 @@
+"""The command `pagedlab`: open a lesson, run one headless, look at this machine, or let the engine write.
+
+    pagedlab lab 00                       # JupyterLab on the first lesson
+    pagedlab run 00                       # execute it without a browser
+    pagedlab doctor                       # what this machine can do
+    pagedlab generate "To be, or" "O Romeo"   # two requests, batched, streamed
+
+Everything that is slow to import is imported by the command that needs it. Exit codes: 0 done, 1 a lesson or a check
+failed, 2 wrong input, 130 interrupted.
+
+vLLM counterpart: ``vllm/entrypoints/cli/`` (``vllm serve``, ``vllm complete``). What differs: no server; the engine
+runs in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from pagedlab.errors import LessonError, PagedlabError, RequestError
+
+if TYPE_CHECKING:
+    from pagedlab import LLMEngine
+    from pagedlab.doctor import Check
+    from pagedlab.teaching.execution import CellRun, CodeCell
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+        sys.stdout.flush()
+        return code
+    except (PagedlabError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # Whoever read us has left. Let nothing complain when Python flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_BROKEN_PIPE
+        print(f"pagedlab: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("\npagedlab: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(prog="pagedlab", description="How vLLM keeps a GPU busy: a course that runs.")
+    parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    lab = commands.add_parser("lab", help="open a lesson in JupyterLab")
+    lab.add_argument("lesson", nargs="?", default="00", help="number, name or path (default: 00)")
+    lab.add_argument("--port", type=_whole(1, 65535), default=8888, help="the next free one if taken (default: 8888)")
+    lab.add_argument("--no-browser", action="store_true", help="only print the address")
+    lab.set_defaults(command=run_lab)
+
+    run = commands.add_parser("run", help="execute a lesson without a browser")
+    run.add_argument("lesson", help="number, name or path of a notebook")
+    run.add_argument("--timeout", type=_whole(1), default=120, metavar="SECONDS", help="for one cell (default: 120)")
+    run.add_argument("--output", type=Path, metavar="FILE", help="save the executed notebook here")
+    run.set_defaults(command=run_run)
+
+    doctor = commands.add_parser("doctor", help="say what this machine can do, and how to get further")
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(command=run_doctor)
+
+    generate = commands.add_parser(
+        "generate",
+        help="let the engine continue one or several prompts",
+        description="Continue prompts, all in one batch, and stream the text as the engine makes it. "
+        "Prompts come from the command line, from --file, or from a pipe (one a line).",
+    )
+    generate.add_argument("prompts", nargs="*", metavar="PROMPT")
+    generate.add_argument("--file", metavar="FILE", help="prompts, one a line; - is standard input")
+    generate.add_argument("--max-tokens", type=_whole(1), default=120, metavar="N", help="per prompt (default: 120)")
+    generate.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0 is greedy (default: 0.7)")
+    generate.add_argument("--seed", type=int, metavar="N", help="makes the text repeatable")
+    generate.add_argument("--budget", type=int, default=2048, metavar="N", help="max_num_batched_tokens: tokens a step")
+    generate.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens in a KV block (default: 16)")
+    generate.add_argument("--max-num-seqs", type=int, metavar="N", help="seats (default: 128, or the budget if less)")
+    generate.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    generate.add_argument("--stats", action="store_true", help="tokens a second and steps, on standard error")
+    generate.set_defaults(command=run_generate)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Look the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"pagedlab {version('pagedlab')}")
+        parser.exit()
+
+
+def _whole(minimum: int, maximum: int | None = None) -> type[int]:
+    """Return a parser of whole numbers in a range, for argparse."""
+    wanted = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum or (maximum is not None and value > maximum):
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {wanted}")
+        return value
+
+    return parse  # type: ignore[return-value]
+
+
+# --- lab ----------------------------------------------------------------------------------------------------
+
+
+def run_lab(arguments: argparse.Namespace) -> int:
+    """Open JupyterLab on a lesson: the notebook itself in a checkout, else the learner's own copy."""
+    from importlib.util import find_spec
+    from urllib.parse import quote
+
+    from pagedlab.teaching.lessons import COPY_FOLDER, copy_lessons, find_lesson, in_checkout, lessons_directory
+
+    path = find_lesson(arguments.lesson).resolve()
+    if find_spec("jupyterlab") is None:
+        raise LessonError(
+            "JupyterLab is not installed: pip install 'pagedlab[lab]'. Without it, `pagedlab run` still runs a lesson"
+        )
+    if path.parent == lessons_directory() and not in_checkout():
+        folder = Path.cwd() / COPY_FOLDER
+        copies = copy_lessons(folder)
+        path = folder / path.name
+        kept = "a fresh copy" if path in copies else "your own copy, as you left it"
+        print(f"Opening {path.relative_to(Path.cwd())} ({kept}).", flush=True)
+
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={path.parent}"]
+    # As the default address, not as an argument, so that the address that is printed leads to the lesson too.
+    command += [f"--LabApp.default_url=/lab/tree/{quote(path.name)}", f"--ServerApp.port={arguments.port}"]
+    # A lesson is no place for news from the network, nor for questions about it: our folder turns that off.
+    settings = [str(Path(__file__).parent / "teaching" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
+    command += ["--ServerApp.log_level=WARN"]  # the address is still shown
+    if arguments.no_browser or not _has_screen():
+        command.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    if os.name == "posix":  # on Windows, exec would give the terminal back while the server goes on
+        os.execv(sys.executable, command)
+    return subprocess.call(command)
+
+
+def _has_screen() -> bool:
+    """Whether a browser could open a window here."""
+    if sys.platform in ("win32", "darwin"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+def run_run(arguments: argparse.Namespace) -> int:
+    """Execute a lesson and report on every cell."""
+    from pagedlab.teaching.execution import jupyter_is_installed, run_lesson
+    from pagedlab.teaching.lessons import find_lesson
+
+    path = find_lesson(arguments.lesson)
+    live = sys.stdout.isatty()
+    if jupyter_is_installed():
+        print(f"{path.name}, in a Jupyter kernel")
+    else:
+        print(f"{path.name}, in plain Python (Jupyter is not installed: what the cells show is not seen)")
+
+    def started(cell: CodeCell, num_cells: int) -> None:
+        if live:
+            print(f"{_progress(cell, num_cells)} ...", end="", flush=True)
+
+    def ended(run: CellRun) -> None:
+        result = f"{run.seconds:6.2f} s" if run.failure is None else "FAILED"
+        print(f"{chr(13) if live else ''}{_progress(run.cell, run.num_cells)} {result}", flush=True)
+
+    report = run_lesson(path, timeout=arguments.timeout, progress=ended, started=started, output=arguments.output)
+    if arguments.output is not None:
+        print(f"Saved {arguments.output}")
+    if report.failed is not None:
+        print(_failure_report(report.failed, path))
+        return EXIT_FAILED
+    print(f"{len(report.runs)} cells ran in {report.seconds:.1f} s, none failed.")
+    return 0
+
+
+def _progress(cell: CodeCell, num_cells: int) -> str:
+    title = textwrap.shorten(cell.title, 60, placeholder=" ...")
+    return f"[{cell.number:>{len(str(num_cells))}}/{num_cells}] {title:<60}"
+
+
+def _failure_report(run: CellRun, path: Path) -> str:
+    """Describe a failed cell: where it is, its source with the failing line marked, the end of its error."""
+    cell, failure = run.cell, run.failure
+    assert failure is not None
+    section = f', under "{cell.section}"' if cell.section else ""
+    lines = ["", f"{path.name}: code cell {cell.number} of {run.num_cells} failed{section}", ""]
+    for number, line in enumerate(cell.source.splitlines(), start=1):
+        lines.append(f"{'-->' if number == failure.line else '   '} {number:3} | {line}")
+    lines += ["", *(f"    {line}" for line in failure.error)]
+    return "\n".join(lines)
+
+
+# --- doctor -------------------------------------------------------------------------------------------------
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Print every check as soon as it is made; fail if one found a problem."""
+    from pagedlab.doctor import diagnose
+
+    checks: list[Check] = []
+    for check in diagnose():
+        checks.append(check)
+        if not arguments.json:
+            mark = {"ok": "ok", "info": "--", "problem": "!!"}[check.status]
+            indent = " " * 14
+            print(textwrap.fill(f"{mark} {check.name:<10} {check.found}", 100, subsequent_indent=indent), flush=True)
+            if check.advice:
+                print(textwrap.fill(check.advice, 100, initial_indent=indent, subsequent_indent=indent), flush=True)
+    if arguments.json:
+        print(json.dumps({"checks": [check.as_dict() for check in checks]}, indent=2))
+    problems = [check for check in checks if check.status == "problem"]
+    if not arguments.json:
+        print(f"\n{len(problems)} problem(s): see !! above." if problems else "\nThis machine can run the course.")
+    return EXIT_FAILED if problems else 0
+
+
+# --- generate -----------------------------------------------------------------------------------------------
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    """Continue the prompts in one batch and stream what comes."""
+    prompts = list(_prompts(arguments))
+    if not prompts:
+        raise RequestError('no prompt: give one ("To be, or"), a file (--file), or pipe lines in')
+
+    from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig
+
+    seats = arguments.max_num_seqs
+    engine = LLMEngine(
+        "quill",
+        scheduler_config=SchedulerConfig(
+            max_num_batched_tokens=arguments.budget,
+            max_num_seqs=max(1, min(128, arguments.budget)) if seats is None else seats,
+        ),
+        cache_config=CacheConfig(block_size=arguments.block_size),
+        device=arguments.device,
+    )
+    ids = [f"{number:0{len(str(len(prompts)))}d}" for number in range(1, len(prompts) + 1)]
+    for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        # Requests with one seed would all make the same choices: each gets the next.
+        seed = None if arguments.seed is None else arguments.seed + index
+        params = SamplingParams(max_tokens=arguments.max_tokens, temperature=arguments.temperature, seed=seed)
+        try:
+            engine.add_request(request_id, prompt, params)
+        except RequestError as error:
+            raise RequestError(f"prompt {index + 1}: {error}") from None
+
+    stats = _Stats()
+    printer: _OneText | _ManyTexts
+    if len(prompts) == 1:
+        printer = _OneText(prompts[0], sys.stdout)
+    else:
+        printer = _ManyTexts(dict(zip(ids, prompts, strict=True)), sys.stdout)
+    try:
+        for request_id, text, num_tokens, finished in _stream(engine, stats):
+            stats.num_tokens += num_tokens
+            printer.write(request_id, text, finished)
+    finally:
+        if arguments.stats:
+            print(stats, file=sys.stderr)
+    return 0
+
+
+def _prompts(arguments: argparse.Namespace) -> Iterator[str]:
+    yield from arguments.prompts
+    source = arguments.file
+    if source is None and not arguments.prompts and not sys.stdin.isatty():
+        source = "-"
+    if source is None:
+        return
+    try:
+        text = sys.stdin.buffer.read().decode() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise RequestError(f"{'standard input' if source == '-' else source} is not UTF-8 text") from None
+    for line in text.split("\n"):
+        if line.strip():
+            yield line.removesuffix("\r")
+
+
+class _Stats:
+    """What `--stats` tells."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+        self.num_steps = self.num_tokens = 0
+
+    def __str__(self) -> str:
+        seconds = time.perf_counter() - self.begin
+        rate = self.num_tokens / seconds if seconds else 0.0
+        return f"{self.num_tokens} tokens in {seconds:.2f} s ({rate:.0f} tokens/s), {self.num_steps} steps"
+
+
+def _stream(engine: LLMEngine, stats: _Stats) -> Iterator[tuple[str, str, int, bool]]:
+    while engine.has_unfinished_requests():
+        stats.num_steps += 1
+        for output in engine.step():
+            yield output.request_id, output.new_text, len(output.new_token_ids), output.finished
+
+
+def _harmless(text: str) -> str:
+    """Return ``text`` without control characters: a model may write any byte, a terminal would obey some."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+class _OneText:
+    """One prompt: its text as it comes. On a terminal the prompt stands before it, dimmed."""
+
+    def __init__(self, prompt: str, stream: TextIO) -> None:
+        self._stream = stream
+        self._clean = _harmless if stream.isatty() else str
+        if stream.isatty():
+            stream.write(f"\x1b[2m{_harmless(prompt)}\x1b[0m")
+
+    def write(self, request_id: str, text: str, finished: bool) -> None:
+        self._stream.write(self._clean(text) + ("\n" if finished else ""))
+        self._stream.flush()
+
+
+class _ManyTexts:
+    """Several prompts: whole lines as they fill, each after the number of its prompt, so that they can interleave."""
+
+    width = 78
+
+    def __init__(self, prompts: dict[str, str], stream: TextIO) -> None:
+        self._prompts = prompts
+        self._clean = _harmless if stream.isatty() else str
+        self._stream = stream
+        self._pending = dict.fromkeys(prompts, "")
+        self._unseen = set(prompts)
+
+    def write(self, request_id: str, text: str, finished: bool) -> None:
+        if request_id in self._unseen and (text or finished):
+            self._unseen.remove(request_id)
+            self._line(request_id, ">", self._prompts[request_id])
+        self._pending[request_id] += text
+        *lines, rest = self._pending[request_id].split("\n")
+        while len(rest) > self.width:
+            cut = rest.rfind(" ", 1, self.width) + 1 or self.width
+            lines.append(rest[:cut])
+            rest = rest[cut:]
+        if finished and rest:
+            lines.append(rest)
+            rest = ""
+        for line in lines:
+            self._line(request_id, "|", line)
+        self._pending[request_id] = rest
+        self._stream.flush()
+
+    def _line(self, request_id: str, mark: str, line: str) -> None:
+        self._stream.write(f"{request_id} {mark} {self._clean(line)}".rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

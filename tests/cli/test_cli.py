@@ -1,0 +1,293 @@
+"""The command line, as its users meet it: a process with arguments, pipes and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pagedlab
+from pagedlab import cli
+
+COMMAND = [sys.executable, "-m", "pagedlab.cli"]
+
+
+def pagedlab_cli(
+    *arguments: str, stdin: str | bytes | None = "", **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; its input is empty (not a terminal) unless given."""
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run([*COMMAND, *arguments], input=data, capture_output=True, timeout=120, **options)  # type: ignore[call-overload]
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("pagedlab: error: ")
+    for word in words:
+        assert word in lines[0]
+
+
+# --- the command itself -------------------------------------------------------------------------------------
+
+
+def test_version() -> None:
+    done = pagedlab_cli("--version")
+    assert (done.returncode, done.stdout) == (0, f"pagedlab {pagedlab.__version__}\n")
+
+
+def test_the_script_is_installed() -> None:
+    script = Path(sys.executable).with_name("pagedlab")
+    assert subprocess.run([script, "--version"], capture_output=True, check=True).stdout.startswith(b"pagedlab ")
+
+
+def test_without_a_command_it_says_which_there_are() -> None:
+    done = pagedlab_cli()
+    assert done.returncode == 2
+    assert "COMMAND" in done.stderr
+
+
+def test_help_needs_no_torch_and_no_jupyter() -> None:
+    code = (
+        "import sys; from pagedlab.cli import main\n"
+        "try: main(['generate', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'triton', 'IPython', 'plotly', 'jupyterlab', 'nbclient'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# --- generate -----------------------------------------------------------------------------------------------
+
+
+def test_one_prompt_gives_its_raw_continuation() -> None:
+    done = pagedlab_cli("generate", "To be, or not", "--max-tokens", "20", "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    assert 10 <= len(done.stdout) <= 21
+    assert done.stdout.endswith("\n")
+    assert done.stderr == ""
+
+
+def test_greedy_text_does_not_depend_on_budget_or_block_size() -> None:
+    common = ("generate", "Shall I compare thee", "--max-tokens", "12", "--temperature", "0")
+    texts = {
+        pagedlab_cli(*common, "--budget", budget, "--block-size", size).stdout
+        for budget, size in (("3", "1"), ("2048", "16"))
+    }
+    assert len(texts) == 1
+
+
+def test_a_seed_makes_sampled_text_repeatable() -> None:
+    common = ("generate", "O Romeo", "--max-tokens", "30", "--temperature", "1")
+    first, second, other = (pagedlab_cli(*common, "--seed", seed).stdout for seed in ("1", "1", "2"))
+    assert first == second
+    assert first != other
+
+
+def test_several_prompts_are_told_apart_line_by_line() -> None:
+    done = pagedlab_cli("generate", "To be", "O Romeo", "Who's there", "--max-tokens", "100", "--seed", "0")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert {line[:3] for line in lines if line[2:3] == ">"} == {"1 >", "2 >", "3 >"}
+    assert all(re.match(r"[123] [>|]", line) for line in lines)
+    assert max(map(len, lines)) <= 4 + 78 + 1
+
+
+def test_prompts_come_from_a_file_and_from_a_pipe(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("To be\r\n\n  \nO Romeo", encoding="utf-8")
+    common = ("--max-tokens", "8", "--temperature", "0")
+    from_file = pagedlab_cli("generate", "--file", str(file), *common)
+    from_pipe = pagedlab_cli("generate", *common, stdin="To be\nO Romeo\n")
+    from_dash = pagedlab_cli("generate", "--file", "-", *common, stdin="To be\nO Romeo\n")
+    assert from_file.stdout == from_pipe.stdout == from_dash.stdout
+    assert "1 > To be\n" in from_file.stdout
+    assert "2 > O Romeo\n" in from_file.stdout
+
+
+def test_stats_go_to_standard_error() -> None:
+    done = pagedlab_cli("generate", "To be", "--max-tokens", "5", "--temperature", "0", "--stats")
+    assert re.fullmatch(r"\d+ tokens in \d+\.\d\d s \(\d+ tokens/s\), \d+ steps\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("generate",), ("no prompt",)),
+        (("generate", ""), ("prompt 1", "empty")),
+        (("generate", "ok", ""), ("prompt 2", "empty")),
+        (("generate", "x" * 100_000), ("prompt 1", "max_model_len")),
+        (("generate", "hi", "--budget", "0"), ("max_num_batched_tokens",)),
+        (("generate", "hi", "--budget", "2", "--max-num-seqs", "4"), ("max_num_seqs",)),
+        (("generate", "hi", "--block-size", "0"), ("block_size",)),
+        (("generate", "hi", "--temperature", "-1"), ("temperature",)),
+        (("generate", "hi", "--temperature", "nan"), ("temperature",)),
+        (("generate", "hi", "--device", "quantum"), ("quantum",)),
+        (("generate", "--file", "/no/such/file"), ("/no/such/file",)),
+        (("run", "99"), ("99", "00-one-step")),
+        (("lab", "nonsense"), ("nonsense", "00-one-step")),
+    ],
+)
+def test_wrong_input_is_one_clear_line(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert_one_clear_line(pagedlab_cli(*arguments), *words)
+
+
+def test_input_that_is_not_text_is_one_clear_line() -> None:
+    assert_one_clear_line(pagedlab_cli("generate", stdin=b"\xff\xfe\xfa"), "standard input", "UTF-8")
+
+
+@pytest.mark.parametrize("option", [("--max-tokens", "0"), ("--max-tokens", "many"), ("--temperature", "hot")])
+def test_wrong_options_say_what_is_allowed(option: tuple[str, str]) -> None:
+    done = pagedlab_cli("generate", "hi", *option)
+    assert done.returncode == 2
+    assert option[0] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it_at_once_without_a_traceback() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "generate", "To be", "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(3)  # it streams: text is here long before the end
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"interrupted" in errors
+
+
+def test_a_reader_that_leaves_ends_it_quietly() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "generate", "To be", "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(3)
+    process.stdout.close()
+    assert process.wait(timeout=20) == 141
+    assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_on_a_terminal_the_prompt_stands_before_the_text_and_nothing_can_command_the_terminal() -> None:
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "generate", "To\x1b]0;owned\x07 be", "--max-tokens", "4", "--temperature", "0"],
+        stdin=child, stdout=child, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(child)
+    shown = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            chunk = os.read(parent, 4096)
+        except OSError:  # Linux's way to say that the other end is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(parent)
+    assert process.wait(timeout=20) == 0
+    assert "\x1b[2mTo�]0;owned� be\x1b[0m".encode() in shown
+    assert b"\x1b]" not in shown
+
+
+# --- lab ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What `pagedlab lab` would start instead of itself."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda path, command: commands.append(command))
+    monkeypatch.setattr(subprocess, "call", lambda command: 0)
+    monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    return commands
+
+
+def test_lab_in_a_checkout_opens_the_lesson_itself(started: list[list[str]]) -> None:
+    from pagedlab.teaching import lessons_directory
+
+    cli.main(["lab", "00", "--port", "9999"])
+    (command,) = started
+    assert f"--ServerApp.root_dir={lessons_directory()}" in command
+    assert "--LabApp.default_url=/lab/tree/00-one-step.ipynb" in command
+    assert "--ServerApp.port=9999" in command
+    if sys.platform == "linux":
+        assert "--no-browser" in command  # there is no screen to open one on
+
+
+def test_lab_elsewhere_opens_a_copy_that_it_never_overwrites(
+    started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pagedlab.teaching.lessons.in_checkout", lambda: False)
+    cli.main(["lab"])
+    copy = tmp_path / "pagedlab-lessons" / "00-one-step.ipynb"
+    assert "a fresh copy" in capsys.readouterr().out
+    copy.write_text("my work")
+    cli.main(["lab"])
+    assert "as you left it" in capsys.readouterr().out
+    assert copy.read_text() == "my work"
+    assert f"--ServerApp.root_dir={copy.parent}" in started[-1]
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+def test_run_marks_the_line_that_failed(tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**cell, "source": "x = 1"}, {**cell, "id": "b", "source": "y = x\nz = y / 0"}]
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    done = pagedlab_cli("run", str(path), "--output", str(tmp_path / "out.ipynb"))
+    assert done.returncode == 1
+    assert "[1/2] x = 1" in done.stdout
+    assert "code cell 2 of 2 failed" in done.stdout
+    assert "-->   2 | z = y / 0" in done.stdout
+    assert "ZeroDivisionError: division by zero" in done.stdout
+    assert (tmp_path / "out.ipynb").exists()
+
+
+# --- doctor -------------------------------------------------------------------------------------------------
+
+
+def test_doctor_says_in_json_what_it_says_in_words() -> None:
+    done = pagedlab_cli("doctor", "--json")
+    assert done.returncode == 0, done.stdout
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    names = {"Python", "pagedlab", "torch", "kernels", "GPU", "Jupyter", "browser", "lessons", "model"}
+    assert names <= checks.keys()
+    assert checks["kernels"]["found"].split(":")[0] in ("cuda", "interpreter", "numpy")
+    assert all(check["advice"] for check in checks.values() if check["status"] != "ok")
+    words = pagedlab_cli("doctor").stdout
+    assert all(name in words for name in names)
+    assert "This machine can run the course." in words
+
+
+def test_doctor_fails_when_something_must_be_mended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pagedlab import doctor
+
+    def broken() -> doctor.Check:
+        raise RuntimeError("no weights")
+
+    broken.__name__ = "check_model"
+    monkeypatch.setattr(doctor, "check_model", broken)
+    assert cli.main(["doctor"]) == 1
+    assert "RuntimeError: no weights" in capsys.readouterr().out
