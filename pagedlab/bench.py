@@ -110,6 +110,32 @@ def report(rows: list[Row]) -> dict[str, Any]:
     return {"machine": machine(), "date": dt.date.today().isoformat(), "rows": [row.to_dict() for row in rows]}
 
 
+def to_markdown(data: dict[str, Any]) -> str:
+    """Return a page for ``docs/`` that says what `report` says.
+
+    >>> page = to_markdown({"machine": "M", "date": "D", "rows": [{"name": "a", "what": "w", "steps_per_s": 20.0}]})
+    >>> page.splitlines()[-1]
+    '| `a` | w | 20 steps/s | - | - |'
+    """
+    lines = [
+        "# Speed of the host side",
+        "",
+        "The work between two forward passes, without the model: one thread, the best of three runs of a second.",
+        f"{data['machine']}, {data['date']}. `make bench` measures it again and writes this page.",
+        "",
+        "vLLM's figures are of 0.25.1's own classes on a two-core machine of this kind, 2026-11-29.",
+        "",
+        "| row | what | pagedlab | vLLM 0.25.1 | times |",
+        "|---|---|---|---|---|",
+    ]
+    for row in data["rows"]:
+        unit = "steps_per_s" if "steps_per_s" in row else "blocks_per_s"
+        rate, vllm = row[unit], row.get(f"vllm_{unit}")
+        beside = f"{vllm:,.0f} | {rate / vllm:.1f}" if vllm else "- | -"
+        lines.append(f"| `{row['name']}` | {row['what']} | {rate:,.0f} {unit.replace('_per_', '/')} | {beside} |")
+    return "\n".join(lines) + "\n"
+
+
 def decoding_scheduler(
     num_running: int,
     *,

@@ -80,7 +80,14 @@ class Report:
         left_out = "".join(f"\n{count} cases of kind {kind}: not compared" for kind, count in self.not_compared.items())
         if self.difference is not None:
             return f"{self.difference}{left_out}"
+        if self.num_cases == 0:
+            return f"nothing was compared{left_out}"
         return f"{self.num_cases} cases, {self.num_steps} steps: all equal{left_out}"
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was compared and all of it was equal."""
+        return self.num_cases > 0 and self.difference is None
 
 
 def read_cases(path: str | Path) -> Iterator[Case]:
