@@ -42,6 +42,10 @@ def slot_mapping_numpy(
     block_table: npt.NDArray[np.integer],
     block_size: int,
     slot_mapping: npt.NDArray[np.int64],
+    *,
+    cp_world_size: int = 1,
+    cp_rank: int = 0,
+    cp_interleave: int = 1,
 ) -> None:
     """Fill ``slot_mapping``; the reference of `slot_mapping_triton`.
 
@@ -57,12 +61,18 @@ def slot_mapping_numpy(
         Tokens in a block.
     slot_mapping : ndarray of int64, [max_num_batched_tokens]
         Overwritten from end to end.
+    cp_world_size, cp_rank, cp_interleave : int
+        Context parallelism: a block spans ``block_size * cp_world_size`` tokens of a request, of which this rank keeps
+        every ``cp_world_size``-th run of ``cp_interleave``; tokens of other ranks get PAD.
     """
     num_tokens = int(query_start_loc[-1])
     rows = np.repeat(np.arange(len(block_table)), np.diff(query_start_loc))  # [num_tokens]
-    columns, offsets = np.divmod(positions[:num_tokens], block_size)
+    columns, places = np.divmod(positions[:num_tokens], block_size * cp_world_size)  # places in the virtual block
+    runs, within = np.divmod(places, cp_interleave)
+    rounds, rank = np.divmod(runs, cp_world_size)
     block_ids = block_table[rows, columns].astype(np.int64)  # int64 first: id * size may pass 2^31
-    slot_mapping[:num_tokens] = block_ids * block_size + offsets
+    slots = block_ids * block_size + rounds * cp_interleave + within
+    slot_mapping[:num_tokens] = np.where(rank == cp_rank, slots, PAD_SLOT_ID)
     slot_mapping[num_tokens:] = PAD_SLOT_ID
 
 
@@ -81,6 +91,9 @@ if backend().has_triton:
         slot_mapping_ptr,  # [max_num_tokens] int64
         BLOCK_SIZE: tl.constexpr,
         PAD_ID: tl.constexpr,
+        CP_WORLD_SIZE: tl.constexpr,
+        CP_RANK: tl.constexpr,
+        CP_INTERLEAVE: tl.constexpr,
         TILE: tl.constexpr,
         SEARCH_STEPS: tl.constexpr,
     ):
@@ -98,9 +111,12 @@ if backend().has_triton:
             low = tl.where(begins_later, low, middle)
 
         positions = tl.load(positions_ptr + tokens, mask=live, other=0)
-        cells = low.to(tl.int64) * block_table_stride + positions // BLOCK_SIZE
-        block_ids = tl.load(block_table_ptr + cells, mask=live, other=0).to(tl.int64)
-        slots = tl.where(live, block_ids * BLOCK_SIZE + positions % BLOCK_SIZE, PAD_ID)
+        places = positions % (BLOCK_SIZE * CP_WORLD_SIZE)  # in the virtual block, which spans all ranks
+        local = live & ((places // CP_INTERLEAVE) % CP_WORLD_SIZE == CP_RANK)
+        cells = low.to(tl.int64) * block_table_stride + positions // (BLOCK_SIZE * CP_WORLD_SIZE)
+        block_ids = tl.load(block_table_ptr + cells, mask=local, other=0).to(tl.int64)
+        offsets = places // (CP_WORLD_SIZE * CP_INTERLEAVE) * CP_INTERLEAVE + places % CP_INTERLEAVE
+        slots = tl.where(local, block_ids * BLOCK_SIZE + offsets, PAD_ID)
         tl.store(slot_mapping_ptr + tokens, slots, mask=tokens < max_num_tokens)
 
 
@@ -111,6 +127,9 @@ def slot_mapping_triton(
     block_size: int,
     slot_mapping: torch.Tensor,
     *,
+    cp_world_size: int = 1,
+    cp_rank: int = 0,
+    cp_interleave: int = 1,
     tile: int = 128,
 ) -> None:
     """Fill ``slot_mapping`` with one launch: one program for each ``tile`` tokens, padding shared by all.
@@ -124,6 +143,8 @@ def slot_mapping_triton(
     block_size : int
     slot_mapping : Tensor, [max_num_batched_tokens] int64
         Overwritten from end to end.
+    cp_world_size, cp_rank, cp_interleave : int
+        As in `slot_mapping_numpy`.
     tile : int
         Tokens a program handles at a time; a power of two.
 
@@ -154,6 +175,9 @@ def slot_mapping_triton(
         slot_mapping,
         BLOCK_SIZE=block_size,
         PAD_ID=PAD_SLOT_ID,
+        CP_WORLD_SIZE=cp_world_size,
+        CP_RANK=cp_rank,
+        CP_INTERLEAVE=cp_interleave,
         TILE=tile,
         SEARCH_STEPS=num_reqs.bit_length(),
     )

@@ -12,6 +12,7 @@ case's rule for the next token, and stop at the first value that differs.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
 from collections import Counter
@@ -20,11 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from pagedlab.batch import BlockTable, ContextParallel, CpuGpuBuffer
 from pagedlab.config import SchedulerConfig
 from pagedlab.errors import TraceError
 from pagedlab.events import BatchUpdated, Event
+from pagedlab.kernels import backend as kernel_backend
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, KVCacheSpec, SlidingWindowSpec
 from pagedlab.model.config import DecoderConfig
 from pagedlab.model.decoder import Decoder
@@ -127,12 +132,12 @@ def compare(cases: Iterable[Case]) -> Report:
     """
     report = Report()
     for case in cases:
-        if case["kind"] != "engine":
+        if case["kind"] not in _KINDS:
             report.not_compared[case["kind"]] += 1
             continue
         try:
             _compare_case(case, report)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = case.get("name")
             raise TraceError(f"case {name!r} is damaged ({type(error).__name__}: {error})") from error
         if report.difference is not None:
@@ -142,20 +147,70 @@ def compare(cases: Iterable[Case]) -> Report:
 
 
 def _compare_case(case: Case, report: Report) -> None:
-    for ours, theirs in zip(replay(case), case["steps"], strict=True):
+    for ours, theirs in _KINDS[case["kind"]](case):
         for name in sorted(ours.keys() | theirs.keys()):
             report.fields[name] += 1
             if ours.get(name) != theirs.get(name):
-                report.difference = Difference(case["name"], theirs["step"], name, ours.get(name), theirs.get(name))
+                report.difference = Difference(
+                    case["name"], theirs.get("step", 0), name, ours.get(name), theirs.get(name)
+                )
                 return
         report.num_steps += 1
 
 
-def replay(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield what our engine does in each step of an engine case, in the golden format."""
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Ours and theirs, field by field."""
+
+
+def _engine_pairs(case: Case) -> Iterator[Pair]:
+    """Yield what our engine does in each step of an engine case, and what vLLM did."""
     engine = _Replay(case)
-    for step in range(len(case["steps"])):
-        yield engine.step(step)
+    for step, theirs in enumerate(case["steps"]):
+        yield engine.step(step), theirs
+
+
+def _slot_mapping_pairs(case: Case) -> Iterator[Pair]:
+    """Yield the slot buffer of every rank of a slot-mapping case: one step, a field a rank."""
+    yield ({rank: slots.tolist() for rank, slots in rank_slots(case)}, case["slot_mapping"])
+
+
+def rank_slots(case: Case, backend: str = "numpy") -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """Yield ``"pcpI/dcpJ"`` and the slots of that rank, ``[max_num_batched_tokens]``.
+
+    Parameters
+    ----------
+    case : Case
+        Of kind ``slot_mapping``.
+    backend : {"numpy", "triton"}
+    """
+    config = case["config"]
+    device = torch.device("cuda" if backend == "triton" and kernel_backend().name == "cuda" else "cpu")
+    num_reqs, num_tokens = len(case["block_ids"]), config["max_num_batched_tokens"]
+    query_start_loc = CpuGpuBuffer((num_reqs + 1,), torch.int32, device)
+    positions = CpuGpuBuffer((num_tokens,), torch.int64, device)
+    query_start_loc.np[:] = case["query_start_loc"]
+    positions.np[: len(case["positions"])] = case["positions"]
+    query_start_loc.copy_to_gpu()
+    positions.copy_to_gpu()
+    pcp, dcp = config["pcp_world_size"], config["dcp_world_size"]
+    for pcp_rank, dcp_rank in itertools.product(range(pcp), range(dcp)):
+        table = BlockTable(
+            config["block_size"],
+            num_reqs,
+            max(len(ids) for ids in case["block_ids"]),
+            num_tokens,
+            device,
+            kernel_block_size=config["kernel_block_size"],
+            context_parallel=ContextParallel(pcp * dcp, pcp_rank * dcp + dcp_rank, config["interleave"]),
+        )
+        for row, ids in enumerate(case["block_ids"]):
+            table.add_row(ids, row)
+        table.commit(num_reqs)
+        table.compute_slot_mapping(num_reqs, query_start_loc, positions, backend=backend)
+        yield f"pcp{pcp_rank}/dcp{dcp_rank}", table.slot_mapping.gpu.cpu().numpy()
+
+
+_KINDS = {"engine": _engine_pairs, "slot_mapping": _slot_mapping_pairs}
 
 
 class _Replay:

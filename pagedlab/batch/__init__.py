@@ -9,6 +9,7 @@
 
 from pagedlab.batch.block_table import BlockTable, MultiGroupBlockTable
 from pagedlab.batch.buffers import CpuGpuBuffer
+from pagedlab.batch.context_parallel import ContextParallel
 from pagedlab.batch.input_batch import InputBatch, SamplingMetadata
 from pagedlab.batch.row_store import RowStore
 from pagedlab.batch.state import CachedRequestState
@@ -20,6 +21,7 @@ __all__ = [
     "BatchUpdateBuilder",
     "BlockTable",
     "CachedRequestState",
+    "ContextParallel",
     "CpuGpuBuffer",
     "InputBatch",
     "MoveDirection",

@@ -27,8 +27,9 @@ import numpy.typing as npt
 import torch
 
 from pagedlab.batch.buffers import CpuGpuBuffer
+from pagedlab.batch.context_parallel import ContextParallel
 from pagedlab.config import NULL_BLOCK_ID
-from pagedlab.errors import CapacityError
+from pagedlab.errors import CapacityError, ConfigError
 from pagedlab.events import BlockTableCommitted, Observer, SlotsComputed
 from pagedlab.kernels import backend as active_backend
 from pagedlab.kernels.slot_mapping import slot_mapping_numpy, slot_mapping_triton
@@ -57,15 +58,25 @@ class BlockTable:
     Parameters
     ----------
     block_size : int
-        Tokens in a block.
+        Tokens in a block of the KV cache manager.
     max_num_reqs, max_num_blocks_per_req : int
-        Rows and columns.
+        Rows, and manager blocks in a row.
     max_num_batched_tokens : int
         Length of the slot mapping.
     device : torch.device
         Where kernels run.
     group : int
         The KV cache group, for events.
+    kernel_block_size : int, optional
+        Tokens in a block as the attention kernel knows it; must divide ``block_size``. Each manager block is then
+        ``block_size / kernel_block_size`` blocks of the kernel, side by side, in the table and in the slots.
+    context_parallel : ContextParallel, optional
+        This rank's part of the tokens; None: all.
+
+    Raises
+    ------
+    ConfigError
+        If ``kernel_block_size`` does not divide ``block_size``.
 
     Attributes
     ----------
@@ -85,14 +96,31 @@ class BlockTable:
         max_num_batched_tokens: int,
         device: torch.device,
         group: int = 0,
+        *,
+        kernel_block_size: int | None = None,
+        context_parallel: ContextParallel | None = None,
     ) -> None:
-        self.block_size = block_size
+        kernel_block_size = kernel_block_size or block_size
+        if block_size % kernel_block_size:
+            raise ConfigError(
+                f"a kernel's blocks of {kernel_block_size} tokens do not fill a block of {block_size} evenly: "
+                "kernel_block_size must divide block_size"
+            )
+        self.block_size = kernel_block_size
+        self.blocks_per_kv_block = block_size // kernel_block_size
+        self.context_parallel = context_parallel or ContextParallel()
+        max_num_blocks_per_req *= self.blocks_per_kv_block
         self.group = group
         self.device = device
         self.observer: Observer | None = None
         self.table = CpuGpuBuffer((max_num_reqs, max_num_blocks_per_req), torch.int32, device)
         self.num_blocks_per_row = np.zeros(max_num_reqs, dtype=np.int32)
         self.slot_mapping = CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
+        self._cp_arguments = {
+            "cp_world_size": self.context_parallel.world_size,
+            "cp_rank": self.context_parallel.rank,
+            "cp_interleave": self.context_parallel.interleave,
+        }
 
     # --- rows -------------------------------------------------------------------------------------------
 
@@ -108,6 +136,16 @@ class BlockTable:
         CapacityError
             If the row is too short for them; the row is then as it was.
         """
+        if self.blocks_per_kv_block > 1:
+            block_ids = self._expand(block_ids)
+        self._append(block_ids, row)
+
+    def _expand(self, block_ids: BlockIds) -> npt.NDArray[np.int32]:
+        """Return the kernel's blocks of manager blocks: ``b`` becomes ``b * r, ..., b * r + r - 1``."""
+        first = np.asarray(block_ids, dtype=np.int32)[:, None] * self.blocks_per_kv_block
+        return (first + np.arange(self.blocks_per_kv_block, dtype=np.int32)).reshape(-1)
+
+    def _append(self, block_ids: BlockIds, row: int) -> None:
         start = int(self.num_blocks_per_row[row])
         end = start + len(block_ids)
         if end > self.table.np.shape[1]:
@@ -135,7 +173,8 @@ class BlockTable:
 
     def move_row(self, source: int, target: int) -> None:
         """Copy the live entries of ``source`` to ``target`` and clear ``source``."""
-        self.add_row(self.row(source), target)
+        self.num_blocks_per_row[target] = 0
+        self._append(self.row(source), target)  # kernel blocks already
         self.clear_row(source)
 
     def swap_row(self, first: int, second: int) -> None:
@@ -185,6 +224,7 @@ class BlockTable:
                 self.table.np[:num_reqs],
                 self.block_size,
                 self.slot_mapping.np,
+                **self._cp_arguments,
             )
             self.slot_mapping.copy_to_gpu()
         else:
@@ -194,6 +234,7 @@ class BlockTable:
                 self.table.gpu[:num_reqs],
                 self.block_size,
                 self.slot_mapping.gpu,
+                **self._cp_arguments,
             )
         if self.observer is not None:
             num_tokens = int(query_start_loc.np[num_reqs])

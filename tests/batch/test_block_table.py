@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pagedlab.batch import BlockTable, CpuGpuBuffer, MultiGroupBlockTable
+from pagedlab.batch import BlockTable, ContextParallel, CpuGpuBuffer, MultiGroupBlockTable
 from pagedlab.batch.block_table import aligned_width
-from pagedlab.errors import CapacityError
+from pagedlab.errors import CapacityError, ConfigError
 
 CPU = torch.device("cpu")
 
@@ -110,3 +114,81 @@ def test_groups_get_every_row_operation_and_a_wrong_number_of_groups_is_refused(
     assert tables.commit(3) == 3 * 4 * (32 + 16)
     with pytest.raises(ValueError, match="for 1 groups"):
         tables.add_row(([1],), 0)
+
+
+# --- kernel blocks and context parallelism ----------------------------------------------------------------------
+
+
+def slots(table: BlockTable, positions: list[int]) -> list[int]:
+    """Return the slots of positions of row 0."""
+    query_start_loc = CpuGpuBuffer((2,), torch.int32, CPU)
+    buffer = CpuGpuBuffer((len(positions),), torch.int64, CPU)
+    query_start_loc.np[:] = [0, len(positions)]
+    buffer.np[:] = positions
+    table.compute_slot_mapping(1, query_start_loc, buffer)
+    return table.slot_mapping.np[: len(positions)].tolist()
+
+
+def one_row(block_size: int, block_ids: list[int], **options: Any) -> BlockTable:
+    table = BlockTable(block_size, 1, len(block_ids), 16, CPU, **options)
+    table.add_row(block_ids, 0)
+    return table
+
+
+def test_b9_manager_blocks_become_kernel_blocks_side_by_side() -> None:
+    table = one_row(32, [4, 1], kernel_block_size=16)
+    assert table.row(0).tolist() == [8, 9, 2, 3]
+    assert slots(table, [20]) == [148]
+    with pytest.raises(ConfigError, match="must divide"):
+        one_row(32, [4], kernel_block_size=24)
+
+
+def test_b9_kernel_blocks_are_not_expanded_twice_when_a_row_moves() -> None:
+    table = BlockTable(4, 2, 3, 16, CPU, kernel_block_size=2)
+    table.add_row([5], 1)
+    table.append_row([7], 1)
+    table.move_row(1, 0)
+    assert table.row(0).tolist() == [10, 11, 14, 15]
+
+
+def test_b6_a_group_that_is_not_sharded_has_all_its_slots_on_every_rank() -> None:
+    assert slots(one_row(4, [2]), [0, 1, 2, 3]) == [8, 9, 10, 11]
+    sharded = one_row(4, [2], context_parallel=ContextParallel(2, 0))
+    assert slots(sharded, [0, 1, 2, 3]) == [8, -1, 9, -1]
+
+
+@pytest.mark.parametrize(
+    ("rank", "interleave", "expected"),
+    [
+        (0, 1, [12, -1, 13, -1, 14, -1, 15, -1, 20, -1]),
+        (1, 1, [-1, 12, -1, 13, -1, 14, -1, 15, -1, 20]),
+        (0, 2, [12, 13, -1, -1, 14, 15, -1, -1, 20, 21]),
+    ],
+)
+def test_b7_golden_vectors_of_context_parallelism(rank: int, interleave: int, expected: list[int]) -> None:
+    table = one_row(4, [3, 5], context_parallel=ContextParallel(2, rank, interleave))
+    assert slots(table, list(range(10))) == expected
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(0, 100))
+def test_every_token_is_on_exactly_one_rank_and_the_lengths_say_so(
+    world: int, interleave: int, block_size: int, length: int
+) -> None:
+    # vLLM asks for a block that whole stripes fill; anything else would split a stripe between blocks.
+    block_size *= interleave
+    blocks = list(range(1, 2 + length // (block_size * world)))
+    owners = np.zeros(length, dtype=int)
+    for rank in range(world):
+        context_parallel = ContextParallel(world, rank, interleave)
+        table = BlockTable(block_size, 1, len(blocks), max(length, 1), CPU, context_parallel=context_parallel)
+        table.add_row(blocks, 0)
+        local = np.array(slots(table, list(range(length)))) >= 0
+        owners += local
+        assert local.sum() == context_parallel.num_local_tokens(np.array([length]))[0]
+    assert (owners == 1).all()
+
+
+@pytest.mark.parametrize("bad", [(0, 0, 1), (2, 2, 1), (2, -1, 1), (2, 0, 0)])
+def test_ranks_that_cannot_be_are_refused(bad: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError):
+        ContextParallel(*bad)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pagedlab.conformance import Case, compare, read_cases
+from pagedlab.conformance import Case, compare, rank_slots, read_cases
 from pagedlab.errors import TraceError
+from pagedlab.kernels import backend
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = list(read_cases(GOLDEN / "engine.jsonl.gz"))
@@ -64,9 +65,22 @@ def test_one_corrupted_value_of_any_field_is_reported(field: str) -> None:
 
 
 def test_kinds_that_cannot_be_replayed_are_named() -> None:
-    report = compare(read_cases(GOLDEN / "slot_mapping.jsonl.gz"))
-    assert str(report) == "nothing was compared\n200 cases of kind slot_mapping: not compared"
+    report = compare(read_cases(GOLDEN / "input_batch.jsonl.gz"))
+    assert str(report) == "nothing was compared\n120 cases of kind input_batch: not compared"
     assert not report.passed
+
+
+def test_every_slot_equals_vllm_on_every_rank() -> None:
+    report = compare(read_cases(GOLDEN / "slot_mapping.jsonl.gz"))
+    assert report.difference is None, str(report.difference)
+    assert str(report) == "200 cases, 200 steps: all equal"
+
+
+@pytest.mark.skipif(not backend().has_triton, reason=f"no Triton: {backend().reason}")
+def test_the_triton_kernel_gives_the_same_slots_on_every_rank() -> None:
+    for case in list(read_cases(GOLDEN / "slot_mapping.jsonl.gz"))[:40]:
+        for rank, slots in rank_slots(case, backend="triton"):
+            assert slots.tolist() == case["slot_mapping"][rank], f"{case['name']} {rank}"
 
 
 @pytest.mark.parametrize(
