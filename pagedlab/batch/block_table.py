@@ -143,7 +143,8 @@ class BlockTable:
     def _expand(self, block_ids: BlockIds) -> npt.NDArray[np.int32]:
         """Return the kernel's blocks of manager blocks: ``b`` becomes ``b * r, ..., b * r + r - 1``."""
         first = np.asarray(block_ids, dtype=np.int32)[:, None] * self.blocks_per_kv_block
-        return (first + np.arange(self.blocks_per_kv_block, dtype=np.int32)).reshape(-1)
+        expanded: npt.NDArray[np.int32] = first + np.arange(self.blocks_per_kv_block, dtype=np.int32)
+        return expanded.reshape(-1)
 
     def _append(self, block_ids: BlockIds, row: int) -> None:
         start = int(self.num_blocks_per_row[row])

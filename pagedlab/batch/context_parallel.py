@@ -54,4 +54,4 @@ class ContextParallel:
         stripe = self.interleave * self.world_size
         whole = seq_lens // stripe * self.interleave
         rest = np.clip(seq_lens % stripe - self.rank * self.interleave, 0, self.interleave)
-        return (whole + rest).astype(np.int64)
+        return np.asarray(whole + rest, dtype=np.int64)
