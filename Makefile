@@ -20,7 +20,7 @@ help:
 	@echo "make lint       style, types, import directions"
 	@echo "make notebooks  rebuild notebooks/*.ipynb from notebooks/source/*.md"
 	@echo "make images     retake the pictures in docs/images from the real JupyterLab"
-	@echo "make bench      measure the engine on this machine"
+	@echo "make bench      measure the host side on this machine; writes docs/performance-host.md"
 	@echo "make clean      remove the environment, builds and caches"
 
 # --- the environment ----------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ images: $(STAMP)
 	@$(BIN)/python -m pytest tests/browser --update-images $(PYTEST_ARGS)
 
 bench: $(STAMP)
-	@$(BIN)/python -m pagedlab.bench
+	@$(BIN)/pagedlab bench host --page docs/performance-host.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache tests/output

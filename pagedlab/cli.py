@@ -4,6 +4,8 @@
     pagedlab run 00                       # execute it without a browser
     pagedlab doctor                       # what this machine can do
     pagedlab generate "To be, or" "O Romeo"   # two requests, batched, streamed
+    pagedlab conformance golden.jsonl.gz  # replay what vLLM did, compare every field
+    pagedlab bench host                   # how fast the work between two forward passes is
 
 Everything that is slow to import is imported by the command that needs it. Exit codes: 0 done, 1 a lesson or a check
 failed, 2 wrong input, 130 interrupted.
@@ -25,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from pagedlab.errors import LessonError, PagedlabError, RequestError
+from pagedlab.errors import ConfigError, LessonError, PagedlabError, RequestError
 
 if TYPE_CHECKING:
     from pagedlab import LLMEngine
@@ -93,6 +95,27 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     generate.add_argument("--stats", action="store_true", help="tokens a second and steps, on standard error")
     generate.set_defaults(command=run_generate)
+
+    conformance = commands.add_parser(
+        "conformance",
+        help="replay what vLLM 0.25.1 did and compare every field",
+        description="Replay golden traces (.jsonl or .jsonl.gz, format in tests/golden/FORMAT.md) and compare every "
+        "field with ours. Exit code 0 if all are equal, 1 at the first difference or if nothing was compared.",
+    )
+    conformance.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    conformance.set_defaults(command=run_conformance)
+
+    bench = commands.add_parser("bench", help="measure pagedlab on this machine")
+    what = bench.add_subparsers(title="what", metavar="WHAT", required=True)
+    host = what.add_parser("host", help="scheduler and KV cache manager, without the model")
+    host.add_argument("--json", action="store_true", help="for programs")
+    host.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="length of each of three runs (default: 1)"
+    )
+    host.add_argument(
+        "--page", type=Path, metavar="FILE", help="write the figures here as Markdown, and beside it as JSON"
+    )
+    host.set_defaults(command=run_bench_host)
     return parser
 
 
@@ -378,6 +401,35 @@ class _ManyTexts:
 
     def _line(self, request_id: str, mark: str, line: str) -> None:
         self._stream.write(f"{request_id} {mark} {self._clean(line)}".rstrip() + "\n")
+
+
+def run_conformance(arguments: argparse.Namespace) -> int:
+    """Compare golden traces with ours."""
+    from pagedlab.conformance import compare, read_cases
+
+    report = compare(case for file in arguments.files for case in read_cases(file))
+    print(report)
+    return 0 if report.passed else EXIT_FAILED
+
+
+def run_bench_host(arguments: argparse.Namespace) -> int:
+    """Measure the host side and print the figures as they come."""
+    from pagedlab.bench import host_rows, report, to_markdown
+
+    if not arguments.seconds > 0:
+        raise ConfigError(f"--seconds is {arguments.seconds:g}: give a number above 0")
+    rows = []
+    for row in host_rows(arguments.seconds):
+        rows.append(row)
+        if not arguments.json:
+            print(row, flush=True)
+    data = report(rows)
+    if arguments.json:
+        print(json.dumps(data, indent=1))
+    if arguments.page is not None:
+        arguments.page.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        arguments.page.write_text(to_markdown(data), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ class BlockTable:
 
     def _expand(self, block_ids: BlockIds) -> npt.NDArray[np.int32]:
         """Return the kernel's blocks of manager blocks: ``b`` becomes ``b * r, ..., b * r + r - 1``."""
-        first = np.asarray(block_ids, dtype=np.int32)[:, None] * self.blocks_per_kv_block
-        expanded: npt.NDArray[np.int32] = first + np.arange(self.blocks_per_kv_block, dtype=np.int32)
+        first = np.asarray(block_ids, dtype=np.int32) * np.int32(self.blocks_per_kv_block)
+        expanded: npt.NDArray[np.int32] = np.add.outer(first, np.arange(self.blocks_per_kv_block, dtype=np.int32))
         return expanded.reshape(-1)
 
     def _append(self, block_ids: BlockIds, row: int) -> None:

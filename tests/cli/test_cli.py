@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -291,3 +292,49 @@ def test_doctor_fails_when_something_must_be_mended(
     monkeypatch.setattr(doctor, "check_model", broken)
     assert cli.main(["doctor"]) == 1
     assert "RuntimeError: no weights" in capsys.readouterr().out
+
+
+# --- conformance and bench ------------------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def test_conformance_says_what_was_compared_and_what_was_not() -> None:
+    files = [str(GOLDEN / f"{name}.jsonl.gz") for name in ("slot_mapping", "input_batch")]
+    done = pagedlab_cli("conformance", *files)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "200 cases, 200 steps: all equal\n120 cases of kind input_batch: not compared\n"
+
+
+def test_conformance_stops_at_the_first_difference(tmp_path: Path) -> None:
+    with gzip.open(GOLDEN / "engine.jsonl.gz", "rt", encoding="utf-8") as lines:
+        case = json.loads(next(lines))
+    case["steps"][2]["free_blocks"].reverse()
+    file = tmp_path / "changed.jsonl"
+    file.write_text(json.dumps(case), encoding="utf-8")
+    done = pagedlab_cli("conformance", str(file))
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"case {case['name']}, step 2, free_blocks:\n  ours ")
+
+
+def test_conformance_of_what_is_no_trace_is_wrong_input(tmp_path: Path) -> None:
+    assert_one_clear_line(pagedlab_cli("conformance", __file__), "line 1 is not JSON")
+    assert_one_clear_line(pagedlab_cli("conformance", str(tmp_path / "none.jsonl")), "cannot be read")
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    done = pagedlab_cli("conformance", str(empty))
+    assert (done.returncode, done.stdout) == (1, "nothing was compared\n")
+
+
+def test_bench_host_prints_json_and_writes_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "host.md"
+    done = pagedlab_cli("bench", "host", "--json", "--seconds", "0.01", "--page", str(page))
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert set(data) == {"machine", "date", "rows"}
+    names = [row["name"] for row in data["rows"]]
+    assert "schedule_256" in names
+    assert all(row.get("steps_per_s", row.get("blocks_per_s")) > 0 for row in data["rows"])
+    assert json.loads(page.with_suffix(".json").read_text(encoding="utf-8")) == data
+    assert all(f"`{name}`" in page.read_text(encoding="utf-8") for name in names)
+    assert_one_clear_line(pagedlab_cli("bench", "host", "--seconds", "0"), "above 0")
