@@ -1,8 +1,7 @@
 """The scene `step`: one whole step of the engine through its four beats.
 
-The stage is a map that stays: the scheduler with its queues and budget on top, the rows of the persistent batch,
-the flat inputs of the forward pass, the KV cache below. A token travels over it: from its request's place in the
-queue into the budget, into its row, into the flat batch, into its slot of the KV cache.
+The stage is a map that stays (`pagedlab.scenes.engine_stage`). A token travels over it: from its request's place in
+the queue into the budget, into its row, into the flat batch, into its slot of the KV cache.
 
 vLLM counterpart of what is shown: ``vllm/v1/engine/core.py`` (``EngineCore.step``) and what it calls, at 0.25.1.
 """
@@ -20,6 +19,8 @@ from pagedlab.events import (
     BeatStarted,
     BlocksAllocated,
     BlocksAppended,
+    BlocksCached,
+    BlocksEvicted,
     BlocksFreed,
     BlocksTouched,
     BlockTableCommitted,
@@ -40,19 +41,24 @@ from pagedlab.events import (
     TokenAppended,
     TokenSampled,
 )
+from pagedlab.scenes import step_captions as captions
 from pagedlab.scenes.counterparts import sources_of
-from pagedlab.scenes.engine_stage import MAX_ROWS, WIDTH, EngineStage, vector
+from pagedlab.scenes.engine_stage import EngineStage
 from pagedlab.scenes.questions import questions_of_step
 from pagedlab.scenes.replay import GROUP
-from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order
-from pagedlab.scenes.words import counted, listed, name, names
+from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order, names_of_events
+from pagedlab.scenes.step_captions import Caption, ids_of
+from pagedlab.scenes.step_state import MAX_ROWS, WIDTH, StepState
+from pagedlab.scenes.words import counted
 from pagedlab.trace import Record, Trace
 
 EVENTS = (
     RequestScheduled,
     RequestPreempted,
     BlocksTouched,
+    BlocksEvicted,
     BlocksAllocated,
+    BlocksCached,
     RowRemoved,
     RowAdded,
     RowMoved,
@@ -93,6 +99,8 @@ _EVENT_NAMES = {
 }
 
 _MAX_GRANTS = 4
+_ROW_EVENTS = (RowRemoved, RowAdded, RowMoved, RowsSwapped, BlocksAppended, BatchUpdated)
+_INPUT_EVENTS = (InputsPrepared, BlockTableCommitted, SlotsComputed)
 _Group = Sequence[tuple[int, Record]]
 
 
@@ -117,70 +125,64 @@ def step(trace: Trace, step: int = 0) -> Scene:
     records = trace.of_step(step)
     if not any(isinstance(record.event, StepStarted) for record in records):
         raise TraceError(f"the trace does not hold the beginning of step {step}: record before the engine steps")
-    stage = _Walk(trace, step)
-    frames = tuple(stage.frames())
+    walk = _Walk(trace, step)
+    frames = tuple(walk.frames())
     scene = Scene(
         "step",
         f"Step {step}",
         WIDTH,
-        stage.height,
+        walk.stage.height,
         frames,
-        tuple(stage.replay.requests),
+        tuple(walk.state.replay.requests),
         sources_of(trace, records),
-        {kind: word for kind, word in _EVENT_NAMES.items() if any(frame.event == kind for frame in frames)},
+        names_of_events(_EVENT_NAMES, frames),
     )
     return replace(scene, asked=tuple(questions_of_step(scene, trace, step)))
 
 
-class _Walk(EngineStage):
-    """Takes a stage through the events of its step, one frame after another."""
+class _Walk:
+    """Takes the state through the events of its step, and shows the stage after each."""
+
+    def __init__(self, trace: Trace, step: int) -> None:
+        self.state = StepState(trace, step)
+        self.stage = EngineStage(self.state)
+        self._beat_records: dict[str, Record] = {}
+        self._num_frames = 0
 
     def frames(self) -> Iterator[Frame]:
         """Walk through the four beats."""
         beats: dict[str, list[tuple[int, Record]]] = {"schedule": [], "prepare": [], "execute": [], "update": []}
         closing: list[tuple[int, Record]] = []
-        self.beat_records: dict[str, Record] = {}
-        for index, record in self.records:
+        for index, record in self.state.records:
             if isinstance(record.event, BeatStarted):
-                self.beat_records[record.event.beat] = record
+                self._beat_records[record.event.beat] = record
             if isinstance(record.event, StepFinished):
                 closing.append((index, record))
                 break  # what comes after it, between two steps, belongs to the next one
             if record.beat in beats:
                 beats[record.beat].append((index, record))
             else:
-                self.replay.apply(record.event)
-        yield self._opening()
+                self.state.replay.apply(record.event)
+        yield self._frame(
+            self.state.first,
+            self._beat_records.get("schedule"),
+            captions.opening(self.state),
+            band="scheduler",
+            beat="schedule",
+            is_event=False,
+        )
         yield from self._schedule_frames(beats["schedule"])
         yield from self._prepare_frames(beats["prepare"])
         yield from self._execute_frames(beats["execute"])
         yield from self._update_frames(beats["update"])
         for index, record in closing:
             self._apply([(index, record)])
-            yield self._closing(index, record)
+            yield self._frame(index, record, captions.closing(self.state), beat="update")
 
-    def _apply(self, group: _Group) -> None:
+    def _apply(self, group: _Group) -> list[Event]:
         for _, record in group:
-            self.replay.apply(record.event)
-
-    def _opening(self) -> Frame:
-        running, waiting = self.replay.running, self.replay.waiting
-        who = [
-            *([f"{counted(len(running), 'request')} already run{'s' if len(running) == 1 else ''}"] if running else []),
-            *([f"{counted(len(waiting), 'request')} wait{'s' if len(waiting) == 1 else ''}"] if waiting else []),
-        ]
-        budget = self.trace.settings.get("max_num_batched_tokens")
-        return self._frame(
-            self.first,
-            self.beat_records.get("schedule"),
-            f"Step {self.step} begins: {listed(who) if who else 'nothing to do'}.",
-            "First the scheduler decides, without asking the model: it shares out "
-            + (f"a budget of {counted(budget, 'token')}" if isinstance(budget, int) else "the token budget")
-            + ", running requests first, then waiting ones in order.",
-            band="scheduler",
-            beat="schedule",
-            event=None,
-        )
+            self.state.replay.apply(record.event)
+        return [record.event for _, record in group]
 
     # beat 1 ---------------------------------------------------------------------------------------------------
 
@@ -188,163 +190,72 @@ class _Walk(EngineStage):
         grants: list[_Group] = []
         pending: list[tuple[int, Record]] = []
         for item in beat:
-            if isinstance(item[1].event, BlocksFreed) and grants and not pending and _is_preemption(grants[-1]):
+            if isinstance(item[1].event, BlocksFreed) and grants and not pending and _preemption(grants[-1]):
                 grants[-1] = [*grants[-1], item]  # what it loses, right after
                 continue
             pending.append(item)
             if isinstance(item[1].event, (RequestScheduled, RequestPreempted)):
                 grants.append(pending)
                 pending = []
-        for group in _merge_decodes(grants):
-            self._apply(group)
-            lost = [record.event for _, record in group if isinstance(record.event, RequestPreempted)]
-            yield self._preempted(group, lost[0]) if lost else self._granted(group)
+        groups = list(_merge_decodes(grants))
+        for at, group in enumerate(groups):
+            lost = _preemption(group)
+            yield self._granted(group) if lost is None else self._preempted(group, lost, groups[at + 1 :])
         self._apply(pending)
         if beat:
-            yield self._decided(beat[-1][0], grants)
+            source = grants[-1][-1][1] if grants else None
+            yield self._frame(beat[-1][0], source, captions.decided(self.state), band="scheduler", is_event=False)
 
     def _granted(self, group: _Group) -> Frame:
-        grants = [record.event for _, record in group if isinstance(record.event, RequestScheduled)]
-        blocks = [
-            block
-            for _, record in group
-            if isinstance(record.event, BlocksAllocated) and record.event.group == GROUP
-            for block in record.event.block_ids
-        ]
-        hits = [
-            block
-            for _, record in group
-            if isinstance(record.event, BlocksTouched) and record.event.group == GROUP
-            for block in record.event.block_ids
-        ]
-        for event in grants:
-            self.places[event.request_id] = "bar"
-        last = grants[-1]
-        left = f"{counted(last.budget_left, 'token')} of the budget {'is' if last.budget_left == 1 else 'are'} left."
-        if len(grants) > 1:
-            change = f"{names([event.request_id for event in grants])} get one token each."
-            detail = f"Each has one token that is not computed yet: the one it sampled last. {left}"
-        else:
-            change, detail = self._grant_words(last, blocks), f"{self._grant_reason(last, hits)} {left}"
-        return self._frame(
-            group[-1][0],
-            group[-1][1],
-            change,
-            detail,
-            band="scheduler",
-            focus=(
-                *(f"chip:{event.request_id}" for event in grants[:MAX_ROWS]),
-                *(f"block:{block}" for block in blocks),
-            ),
-        )
+        events = self._apply(group)
+        who = [event.request_id for event in events if isinstance(event, RequestScheduled)]
+        for request_id in who:
+            self.state.places[request_id] = "bar"
+        blocks = ids_of(events, BlocksTouched, BlocksAllocated)
+        focus = (*(f"chip:{request_id}" for request_id in who[:MAX_ROWS]), *(f"block:{block}" for block in blocks))
+        return self._frame(*group[-1], captions.granted(events, self.state), band="scheduler", focus=focus)
 
-    def _grant_words(self, event: RequestScheduled, blocks: Sequence[int]) -> str:
-        who, tokens = name(event.request_id), counted(event.num_scheduled_tokens, "token")
-        them = "it" if event.num_scheduled_tokens == 1 else "them"
-        room = f", and {_blocks(blocks)} to keep {them} in" if blocks else ""
-        match event.status:
-            case "new":
-                return f"{who} is admitted: it gets {tokens}{room}."
-            case "resumed":
-                return f"{who} resumes: it gets {tokens}{room}."
-            case _:
-                return f"{who} gets {tokens}{room}."
-
-    def _grant_reason(self, event: RequestScheduled, hits: Sequence[int]) -> str:
-        todo = event.num_tokens - event.num_computed_tokens
-        computed = event.num_computed_tokens
-        if hits:
-            return (
-                f"Its first {counted(computed, 'token')} {_are(computed)} in the cache: it shares {_blocks(hits)} and "
-                f"computes only what follows."
-            )
-        held = f"Of its {counted(event.num_tokens, 'token')} {computed} {_are(computed)} computed"
-        if event.num_scheduled_tokens < todo and not computed:
-            return (
-                f"Its prompt of {todo} does not fit whole: the budget cuts it to a chunk. The rest runs in later steps."
-            )
-        if event.num_scheduled_tokens < todo:
-            return f"{held}; {todo} are wanted, but the budget cuts them to a chunk of {event.num_scheduled_tokens}."
-        if todo == 1 and event.status == "running":
-            return "Only its newest token is not computed yet."
-        return (
-            f"{held}: all the other {todo} fit." if event.num_computed_tokens else f"Its whole prompt of {todo} fits."
-        )
-
-    def _preempted(self, group: _Group, event: RequestPreempted) -> Frame:
-        self.places.pop(event.request_id, None)
-        freed = [
-            block
-            for _, record in group
-            if isinstance(record.event, BlocksFreed) and record.event.group == GROUP
-            for block in record.event.block_ids
-        ]
-        record = next(record for _, record in group if isinstance(record.event, RequestPreempted))
+    def _preempted(self, group: _Group, record: Record, following: Sequence[_Group]) -> Frame:
+        event = record.event
+        if not isinstance(event, RequestPreempted):
+            raise TraceError(f"{event.kind} is no preemption")
+        had_free = self.state.num_free_blocks
+        had_tokens = self.state.replay.request(event.request_id).num_scheduled_tokens
+        events = self._apply(group)
+        self.state.places.pop(event.request_id, None)
+        freed = ids_of(events, BlocksFreed)
         return self._frame(
             group[-1][0],
             record,
-            f"{name(event.request_id)} is preempted: the pool has run dry.",
-            f"The last of the running gives up {_blocks(freed) if freed else 'its blocks'} and goes to the head of the "
-            f"waiting queue. Its {counted(event.num_computed_tokens, 'computed token')} must be computed again"
-            + (", but for what is still in the cache by then." if self.replay.cached & set(freed) else "."),
+            captions.preempted(
+                event,
+                self.state,
+                freed=freed,
+                had_free=had_free,
+                had_tokens=had_tokens,
+                needed_by=_needed_by(event, following),
+            ),
             band="scheduler",
             focus=(f"chip:{event.request_id}", *(f"block:{block}" for block in freed)),
         )
 
-    def _decided(self, index: int, grants: Sequence[_Group]) -> Frame:
-        total = sum(len(window) for window in self.grants.values())
-        waiting = self.replay.waiting
-        change = f"The scheduler is done: {counted(total, 'token')} of {counted(len(self.grants), 'request')} will run."
-        if not self.grants:
-            change = "The scheduler is done: nothing can run in this step."
-        if waiting:
-            detail = f"{names(waiting)} {'waits' if len(waiting) == 1 else 'wait'}: {self._why_wait()}."
-        else:
-            detail = (
-                "Prompt tokens and output tokens come out of one budget: there is no prefill step and no decode step."
-            )
-        return self._frame(index, grants[-1][-1][1] if grants else None, change, detail, band="scheduler", event=None)
-
-    def _why_wait(self) -> str:
-        seats = self.trace.settings.get("max_num_seqs")
-        preempted = any(isinstance(record.event, RequestPreempted) for _, record in self.records)
-        if preempted:
-            return "a step that preempts admits nobody"
-        if self.replay.budget_left == 0:
-            return "the budget is spent"
-        if isinstance(seats, int) and len(self.replay.running) >= seats:
-            return f"all {counted(seats, 'seat')} are taken"
-        first = self.replay.request(self.replay.waiting[0])
-        free = self.replay.num_free_blocks or 0
-        if -(-len(first.tokens) // self.block_size) > free:
-            return f"the first needs more blocks than are free ({free:,})"
-        return "nobody is admitted in this step"
-
     # beat 2 ---------------------------------------------------------------------------------------------------
 
     def _prepare_frames(self, beat: _Group) -> Iterator[Frame]:
-        before = beat[0][0] if beat else self.first
-        rows = [
-            item for item in beat if not isinstance(item[1].event, (InputsPrepared, BlockTableCommitted, SlotsComputed))
-        ]
-        inputs = [
-            item for item in beat if isinstance(item[1].event, (InputsPrepared, BlockTableCommitted, SlotsComputed))
-        ]
-        staying = [request_id for request_id in self.grants if request_id in self.replay.req_id_to_index]
+        rows = [item for item in beat if not isinstance(item[1].event, _INPUT_EVENTS)]
+        inputs = [item for item in beat if isinstance(item[1].event, _INPUT_EVENTS)]
+        index = self.state.replay.req_id_to_index
         leaving = {record.event.request_id for _, record in rows if isinstance(record.event, RowRemoved)}
-        staying = [request_id for request_id in staying if request_id not in leaving]
+        staying = [item for item in self.state.grants if item in index and item not in leaving]
         if staying:
-            for request_id in staying:
-                self.places[request_id] = "row"
-            at = [str(self.replay.req_id_to_index[request_id]) for request_id in staying]
+            self.state.places |= dict.fromkeys(staying, "row")
             yield self._frame(
-                before,
-                self.beat_records.get("prepare"),
-                f"{names(staying)} {'keeps its row' if len(at) == 1 else 'keep their rows'} {listed(at)}.",
-                "The batch is persistent: what was written there in earlier steps stays, and nothing is copied again.",
+                beat[0][0] if beat else self.state.first,
+                self._beat_records.get("prepare"),
+                captions.rows_kept(staying, [index[request_id] for request_id in staying]),
                 band="batch",
                 beat="prepare",
-                event=None,
+                is_event=False,
                 focus=tuple(f"row:{request_id}" for request_id in staying),
             )
         for group in _by_kind(rows):
@@ -354,166 +265,63 @@ class _Walk(EngineStage):
 
     def _row_frames(self, group: _Group) -> Iterator[Frame]:
         kind = type(group[0][1].event)
-        if kind not in (RowRemoved, RowAdded, RowMoved, RowsSwapped, BlocksAppended, BatchUpdated):
+        if kind not in _ROW_EVENTS:
             self._apply(group)
             return
         together = kind is BlocksAppended or (kind in (RowRemoved, RowAdded) and len(group) > _MAX_GRANTS)
         for part in [group] if together else [[item] for item in group]:
-            self._apply(part)
-            index, record = part[-1]
-            events = [item.event for _, item in part]
-            yield self._frame(index, record, *self._row_words(events), band="batch", focus=self._row_focus(events))
-
-    def _row_words(self, events: Sequence[Event]) -> tuple[str, str]:
-        event = events[0]
-        who = [getattr(item, "request_id", "") for item in events]
-        match event:
-            case RowRemoved():
-                change = (
-                    f"{name(event.request_id)} leaves row {event.row}: a hole."
-                    if len(events) == 1
-                    else f"{names(who)} leave their rows: holes."
-                )
-                return change, "They do not run in this step. What they wrote stays in memory, stale." if len(
-                    events
-                ) > 1 else "It does not run in this step. What it wrote stays in memory, stale."
-            case RowAdded():
-                for request_id in who:
-                    if request_id in self.grants:
-                        self.places[request_id] = "row"
-                if len(events) > 1:
-                    return f"{names(who)} are written into the batch.", "Each takes the lowest free row."
-                tokens = counted(event.num_tokens, "token")
-                part = self.grants.get(event.request_id)
-                some = f" Only {len(part)} of them run now." if part and len(part) < event.num_tokens else ""
-                return (
-                    f"{name(event.request_id)} is written into row {event.row}, the lowest free one.",
-                    f"All its {tokens} and its block ids are copied once, and stay there until it ends.{some}",
-                )
-            case RowMoved():
-                return (
-                    f"{name(event.request_id)} moves from row {event.source} to row {event.target}.",
-                    "condense: the highest live row drops into the lowest hole, so that rows stay dense.",
-                )
-            case RowsSwapped():
-                return (
-                    f"{name(event.first_request_id)} and {name(event.second_request_id)} exchange rows.",
-                    "Requests that decode go first.",
-                )
-            case BlocksAppended():
-                grown = [block for item in events if isinstance(item, BlocksAppended) for block in item.block_ids]
-                return (
-                    f"{names(dict.fromkeys(who))} {'grows' if len(set(who)) == 1 else 'grow'}: {_blocks(grown)} "
-                    f"{'joins' if len(grown) == 1 else 'join'} the block table.",
-                    "The tokens of this step need room that the blocks held so far do not have.",
-                )
-            case BatchUpdated(batch_size=size, added=added, removed=removed, moved=moved):
-                told = [
-                    f"{word}: {len(part)}"
-                    for part, word in ((added, "added"), (removed, "removed"), (moved, "moved"))
-                    if part
-                ]
-                return (
-                    f"The batch is ready: {counted(size, 'row')}, no hole.",
-                    f"Rows {', '.join(told)}; logits processors, with state by row, are told." if told
-                    else "Nothing moved: the rows are those of the step before.",
-                )  # fmt: skip
-            case _:
-                raise TraceError(f"the step scene does not show {event.kind}")
-
-    def _row_focus(self, events: Sequence[Event]) -> tuple[str, ...]:
-        keys: list[str] = []
-        for event in events[:MAX_ROWS]:
-            match event:
-                case RowRemoved(row=row):
-                    keys.append(f"track:{row}")
-                case RowAdded(request_id=who) | RowMoved(request_id=who) | BlocksAppended(request_id=who):
-                    keys.append(f"row:{who}")
-                case RowsSwapped(first_request_id=one, second_request_id=other):
-                    keys += [f"row:{one}", f"row:{other}"]
-                case _:
-                    pass
-        return tuple(dict.fromkeys(keys))
+            events = self._apply(part)
+            for event in events:
+                if isinstance(event, RowAdded) and event.request_id in self.state.grants:
+                    self.state.places[event.request_id] = "row"
+            caption = captions.rows_changed(events, self.state.grants)
+            yield self._frame(*part[-1], caption, band="batch", focus=_row_keys(events))
 
     def _input_frames(self, group: _Group) -> Iterator[Frame]:
         """The inputs, the commit and the slots, in the order in which one understands them."""
-        if not group:
+        inputs = self.state.replay.inputs
+        if not group or inputs is None:
             return
         last = group[-1][0]
         found: dict[type[Event], Record] = {}
         for _, record in group:
             if getattr(record.event, "group", GROUP) == GROUP:
                 found.setdefault(type(record.event), record)
-        inputs = self.replay.inputs
-        if inputs is None:
-            return
-        for request_id in self.grants:
-            self.places[request_id] = "flat"
-        self.has_inputs = True
-        order = (
-            "" if list(inputs.request_ids) == list(self.grants) else " They stand in the order of rows, not of grants."
-        )
-        yield self._frame(
-            last,
-            found.get(InputsPrepared),
-            f"{counted(len(inputs.input_ids), 'token')} of {counted(len(inputs.request_ids), 'request')} "
-            f"become one flat batch.",
-            f"query_start_loc {vector(inputs.query_start_loc, room=60)} says where each row begins; each token keeps "
-            f"its position in its request.{order}",
-            band="inputs",
-        )
+        self.state.places |= dict.fromkeys(self.state.grants, "flat")
+        self.state.has_inputs = True
+        caption = captions.inputs_prepared(inputs, self.state.grants)
+        yield self._frame(last, found.get(InputsPrepared), caption, band="inputs")
         commit = found.get(BlockTableCommitted)
         if commit is not None and isinstance(commit.event, BlockTableCommitted):
-            rows, sent = commit.event.num_rows, counted(commit.event.num_bytes, "byte")
-            yield self._frame(
-                last,
-                commit,
-                f"{counted(rows, 'row')} of the block table {'goes' if rows == 1 else 'go'} to the device: {sent}.",
-                "Kernels will read there which blocks hold a request's tokens.",
-                band="batch",
-                focus=tuple(f"row:{request_id}" for request_id in inputs.request_ids if rows <= _MAX_GRANTS),
-            )
+            few = commit.event.num_rows <= _MAX_GRANTS
+            focus = tuple(f"row:{request_id}" for request_id in inputs.request_ids if few)
+            yield self._frame(last, commit, captions.table_committed(commit.event), band="batch", focus=focus)
         computed = found.get(SlotsComputed)
-        if computed is not None and self.replay.slots:
-            self.has_slots = True
-            self.targets = set(self.replay.slots.slot_mapping)
-            yield self._slots_frame(last, computed, inputs)
+        if computed is not None and self.state.replay.slots:
+            self.state.has_slots = True
+            self.state.targets = set(self.state.replay.slots.slot_mapping)
+            yield self._slots_frame(last, computed, inputs, self.state.replay.slots)
 
-    def _slots_frame(self, index: int, record: Record, inputs: InputsPrepared) -> Frame:
-        slots = self.replay.slots
-        size = self.block_size
-        example = self._example(inputs)
-        detail, arrows = "", tuple[Arrow, ...]()
-        if example is not None and slots is not None:
+    def _slots_frame(self, index: int, record: Record, inputs: InputsPrepared, slots: SlotsComputed) -> Frame:
+        caption, arrows = ("Each token gets its slot in the KV cache.", ""), tuple[Arrow, ...]()
+        if (example := self._example(inputs)) is not None:
             at, request_id, position = example
-            slot = slots.slot_mapping[at]
-            column, offset = divmod(position, size)
-            token = self.labels.label(inputs.input_ids[at])
-            detail = (
-                f"{name(request_id)}’s “{token}” has position {position}: column {position} // {size} = {column} of "
-                f"its block-table row says block {slot // size}, offset {position} % {size} = {offset}, "
-                f"so slot {slot // size}·{size} + {offset} = {slot}."
-            )
-            start, end = self._flat_xy(request_id, position), self._kv_xy(slot)
-            if start and end:
-                arrows = (
-                    Arrow(start[0] + self.cell_w / 2 - 1, self.bands["inputs"][0] + self.bands["inputs"][1] - 4,
-                          end[0] + self.kv_w / 2, end[1] - 1),
-                )  # fmt: skip
-        return self._frame(
-            index, record, "Each token gets its slot in the KV cache.", detail, band="inputs", arrows=arrows
-        )
+            token = self.state.labels.label(inputs.input_ids[at])
+            size, slot = self.state.block_size, slots.slot_mapping[at]
+            caption = captions.slots_computed(request_id, token, position, slot, size)
+            arrows = self.stage.slot_arrow(request_id, position)
+        return self._frame(index, record, caption, band="inputs", arrows=arrows)
 
     def _example(self, inputs: InputsPrepared) -> tuple[int, str, int] | None:
         """The token to explain: the last one of a row, not of its first block if possible, with a short way to go."""
         found = []
         for row, request_id in enumerate(inputs.request_ids):
             at = inputs.query_start_loc[row + 1] - 1
-            if request_id in self.plan and at >= inputs.query_start_loc[row]:
+            if request_id in self.state.plan and at >= inputs.query_start_loc[row]:
                 position = inputs.positions[at]
-                start, end = self._flat_xy(request_id, position), self._slot_xy(request_id, position)
-                way = abs(start[0] - end[0]) if start and end else 1e6
-                found.append((position < self.block_size, way, at, request_id, position))
+                arrow = self.stage.slot_arrow(request_id, position)
+                way = abs(arrow[0].x1 - arrow[0].x2) if arrow else 1e6
+                found.append((position < self.state.block_size, way, at, request_id, position))
         return min(found)[2:] if found else None
 
     # beat 3 ---------------------------------------------------------------------------------------------------
@@ -522,161 +330,84 @@ class _Walk(EngineStage):
         for index, record in beat:
             if isinstance(record.event, ForwardFinished):
                 self._apply([(index, record)])
-                for request_id in self.grants:
-                    self.places[request_id] = "kv"
-                self.targets = set()
-                yield self._forward(index, record, record.event)
+                self.state.places |= dict.fromkeys(self.state.grants, "kv")
+                self.state.targets = set()
+                yield self._frame(index, record, captions.forward_finished(record.event), band="kv")
         sampled = [item for item in beat if isinstance(item[1].event, TokenSampled)]
-        appended = [item for item in beat if isinstance(item[1].event, TokenAppended)]
-        self._apply(sampled)
         if sampled:
-            for _, record in sampled:
-                if isinstance(record.event, TokenSampled):
-                    self.sampled[record.event.request_id] = record.event
-                    self.sample_place[record.event.request_id] = "flat"
-            self.places.clear()
-            yield self._sampled_frame(sampled)
-        self._apply(appended)
+            samples = [event for event in self._apply(sampled) if isinstance(event, TokenSampled)]
+            self.state.sampled = {event.request_id: event for event in samples}
+            self.state.sample_places = dict.fromkeys(self.state.sampled, "flat")
+            self.state.places.clear()
+            caption = captions.tokens_sampled(samples, self.state.grants, self.state.labels)
+            yield self._frame(*sampled[-1], caption, band="inputs")
+        appended = [item for item in beat if isinstance(item[1].event, TokenAppended)]
         if appended:
-            kept = [record.event for _, record in appended if isinstance(record.event, TokenAppended)]
-            for event in kept:
-                self.sample_place[event.request_id] = "row"
-            for request_id, sample in self.sampled.items():
-                if sample.discarded:
-                    self.sample_place.pop(request_id, None)
-            yield self._frame(
-                appended[-1][0],
-                appended[-1][1],
-                f"{'The new token is' if len(kept) == 1 else 'The new tokens are'} written at the end of "
-                f"{'its row' if len(kept) == 1 else 'their rows'}.",
-                "Known, but not computed: K and V of a new token are written when it runs, in the next step.",
-                band="batch",
-                focus=tuple(f"row:{event.request_id}" for event in kept[:MAX_ROWS]),
-            )
-
-    def _forward(self, index: int, record: Record, event: ForwardFinished) -> Frame:
-        once = (
-            f"The model runs once over {counted(event.num_tokens, 'token')} of {counted(event.num_reqs, 'request')}: "
-            f"{1000 * event.seconds:,.1f} ms."
-        )
-        return self._frame(
-            index,
-            record,
-            once,
-            "Each token’s K and V are written into its slot; to attend, each reads the blocks of its own request.",
-            band="kv",
-        )
-
-    def _sampled_frame(self, group: _Group) -> Frame:
-        events = [record.event for _, record in group if isinstance(record.event, TokenSampled)]
-        kept = [event for event in events if not event.discarded]
-        dropped = [event.request_id for event in events if event.discarded]
-        if kept:
-            pairs = [f"{name(event.request_id)} → {self.labels.quoted(event.token_id)}" for event in kept]
-            change = f"The last token of each row gives the next one: {listed(pairs)}."
-        else:
-            change = "Nothing that is sampled counts yet."
-        detail = (
-            f"{names(dropped)} {'is' if len(dropped) == 1 else 'are'} in the middle of the prompt: "
-            f"what {'is' if len(dropped) == 1 else 'was'} sampled there is dropped."
-            if dropped
-            else "logits_indices picks these positions; the others were computed only for their K and V."
-            if len(self.grants) < sum(len(window) for window in self.grants.values())
-            else "In a step that only decodes, each row has one token in and one token out."
-        )
-        return self._frame(group[-1][0], group[-1][1], change, detail, band="inputs")
+            kept = [event for event in self._apply(appended) if isinstance(event, TokenAppended)]
+            for event in self.state.sampled.values():
+                if event.discarded:
+                    self.state.sample_places.pop(event.request_id, None)
+            self.state.sample_places |= {event.request_id: "row" for event in kept}
+            focus = tuple(f"row:{event.request_id}" for event in kept[:MAX_ROWS])
+            yield self._frame(*appended[-1], captions.tokens_appended(kept), band="batch", focus=focus)
 
     # beat 4 ---------------------------------------------------------------------------------------------------
 
     def _update_frames(self, beat: _Group) -> Iterator[Frame]:
         for group in _per_end(beat):
-            self._apply(group)
-            accepted = [record.event for _, record in group if isinstance(record.event, TokenAccepted)]
-            ended = [record.event for _, record in group if isinstance(record.event, RequestFinished)]
+            events = self._apply(group)
+            accepted = [event for event in events if isinstance(event, TokenAccepted)]
+            ended = next((record for _, record in group if isinstance(record.event, RequestFinished)), None)
             if accepted:
-                yield self._accepted(group, accepted)
-            elif ended:
-                yield self._ended(group, ended[0])
+                self.state.sample_places |= {event.request_id: "chip" for event in accepted}
+                focus = tuple(f"chip:{event.request_id}" for event in accepted[:MAX_ROWS])
+                yield self._frame(*group[-1], captions.tokens_accepted(accepted), band="scheduler", focus=focus)
+            elif ended is not None and isinstance(ended.event, RequestFinished):
+                yield self._ended(group[-1][0], ended, ended.event, ids_of(events, BlocksFreed))
 
-    def _accepted(self, group: _Group, events: Sequence[TokenAccepted]) -> Frame:
-        for event in events:
-            self.sample_place[event.request_id] = "chip"
-        who = names([event.request_id for event in events])
-        return self._frame(
-            group[-1][0],
-            group[-1][1],
-            f"The scheduler takes in {counted(len(events), 'new token')}: of {who}.",
-            "A request is its tokens, and is one longer now. Whether it has reached its end is checked at once.",
-            band="scheduler",
-            focus=tuple(f"chip:{event.request_id}" for event in events[:MAX_ROWS]),
+    def _ended(self, index: int, record: Record, event: RequestFinished, freed: Sequence[int]) -> Frame:
+        self.state.sample_places.pop(event.request_id, None)
+        replay = self.state.replay
+        free = [block for block in freed if block not in replay.holders]
+        caption = captions.finished(
+            event,
+            free=free,
+            kept=sorted(set(freed) - set(free)),
+            cached=sorted(replay.cached & set(free)),
         )
+        return self._frame(index, record, caption, band="scheduler", focus=tuple(f"block:{block}" for block in freed))
 
-    def _ended(self, group: _Group, event: RequestFinished) -> Frame:
-        self.sample_place.pop(event.request_id, None)
-        freed = [
-            block
-            for _, record in group
-            if isinstance(record.event, BlocksFreed) and record.event.group == GROUP
-            for block in record.event.block_ids
-        ]
-        how = {"stop": "wrote its end token", "length": "has as many tokens as it may have"}.get(
-            event.reason, "was aborted"
-        )
-        record = next(record for _, record in group if isinstance(record.event, RequestFinished))
-        cached = sorted(block for block in freed if block in self.replay.cached and block not in self.replay.holders)
-        return self._frame(
-            group[-1][0],
-            record,
-            f"{name(event.request_id)} is finished after {counted(event.num_output_tokens, 'output token')}: it {how}.",
-            (f"{_blocks(freed).capitalize()} {_are(len(freed))} free at once, tail first. " if freed else "")
-            + (f"What {_blocks(cached)} hold{'s' if len(cached) == 1 else ''} can still be found. " if cached else "")
-            + "Its row in the batch stays until the next step removes it.",
-            band="scheduler",
-            focus=tuple(f"block:{block}" for block in freed),
-        )
-
-    def _closing(self, index: int, record: Record) -> Frame:
-        running, waiting = len(self.replay.running), len(self.replay.waiting)
-        free = self.replay.num_free_blocks or 0
-        return self._frame(
-            index,
-            record,
-            f"Step {self.step} is over: {counted(running, 'request')} running, {waiting:,} waiting.",
-            f"{counted(free, 'block')} {_are(free)} free. The next step starts from here: rows and blocks stay.",
-            beat="update",
-        )
+    # a frame --------------------------------------------------------------------------------------------------
 
     def _frame(
         self,
         index: int,
         record: Record | None,
-        change: str,
-        detail: str,
+        caption: Caption,
         *,
         band: str | None = None,
         beat: str | None = None,
-        event: str | None = "",
+        is_event: bool = True,
         focus: tuple[str, ...] = (),
         arrows: tuple[Arrow, ...] = (),
     ) -> Frame:
-        actors = in_key_order(self.actors(band))
+        actors = in_key_order(self.stage.actors(band))
         keys = {actor.key for actor in actors}
-        self._count = getattr(self, "_count", -1) + 1
-        kind = record.event.kind if record and event == "" else None
-        left = self.replay.budget_left
-        used = sum(event.num_scheduled_tokens for event in self.replay.scheduled)
-        subtitle = f"{counted(len(self.replay.running), 'request')} running · {len(self.replay.waiting):,} waiting"
-        if left is not None:
-            subtitle += f" · {used:,} of {used + left:,} tokens granted"
+        replay = self.state.replay
+        subtitle = f"{counted(len(replay.running), 'request')} running · {len(replay.waiting):,} waiting"
+        if replay.budget_left is not None:
+            used = sum(event.num_scheduled_tokens for event in replay.scheduled)
+            subtitle += f" · {used:,} of {used + replay.budget_left:,} tokens granted"
+        self._num_frames += 1
         return Frame(
-            id=str(self._count),
+            id=str(self._num_frames - 1),
             actors=actors,
-            change=change,
-            detail=detail,
+            change=caption[0],
+            detail=caption[1],
             subtitle=subtitle,
-            step=self.step,
+            step=self.state.step,
             beat=beat or (record.beat if record else None),
-            event=kind,
+            event=record.event.kind if record and is_event else None,
             source=(record.source.function, record.source.line) if record and record.source else None,
             arrows=arrows,
             focus=tuple(key for key in focus if key in keys),
@@ -703,8 +434,20 @@ def _merge_decodes(grants: Sequence[_Group]) -> Iterator[_Group]:
             yield from items
 
 
-def _is_preemption(group: _Group) -> bool:
-    return any(isinstance(record.event, RequestPreempted) for _, record in group)
+def _preemption(group: _Group) -> Record | None:
+    return next((record for _, record in group if isinstance(record.event, RequestPreempted)), None)
+
+
+def _needed_by(event: RequestPreempted, following: Sequence[_Group]) -> str:
+    """For whom a request lost its blocks: who gets tokens next, or the last victim, which asked for itself."""
+    victim = event.request_id
+    for group in following:
+        for _, record in group:
+            if isinstance(record.event, RequestScheduled):
+                return record.event.request_id
+            if isinstance(record.event, RequestPreempted):
+                victim = record.event.request_id
+    return victim
 
 
 def _by_kind(group: _Group) -> Iterator[_Group]:
@@ -729,11 +472,16 @@ def _per_end(group: _Group) -> Iterator[_Group]:
         yield part
 
 
-def _blocks(block_ids: Sequence[int]) -> str:
-    if len(block_ids) == 1:
-        return f"block {block_ids[0]}"
-    return f"blocks {listed([str(block) for block in block_ids])}"
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _row_keys(events: Sequence[Event]) -> tuple[str, ...]:
+    keys: list[str] = []
+    for event in events[:MAX_ROWS]:
+        match event:
+            case RowRemoved(row=row):
+                keys.append(f"track:{row}")
+            case RowAdded(request_id=who) | RowMoved(request_id=who) | BlocksAppended(request_id=who):
+                keys.append(f"row:{who}")
+            case RowsSwapped(first_request_id=one, second_request_id=other):
+                keys += [f"row:{one}", f"row:{other}"]
+            case _:
+                pass
+    return tuple(dict.fromkeys(keys))

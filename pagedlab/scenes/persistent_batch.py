@@ -29,8 +29,8 @@ from pagedlab.scenes.counterparts import sources_of
 from pagedlab.scenes.marks import Gap, cell, chips, choose, elide, gap, text
 from pagedlab.scenes.questions import row_moves
 from pagedlab.scenes.replay import Replay, RowState
-from pagedlab.scenes.scene import Actor, Arrow, Frame, Part, Scene, in_key_order
-from pagedlab.scenes.words import TokenLabels, counted, label, listed, name, names
+from pagedlab.scenes.scene import Actor, Arrow, Frame, Part, Scene, in_key_order, names_of_events
+from pagedlab.scenes.words import TokenLabels, blocks, counted, finish, label, listed, name, names
 from pagedlab.trace import Record, Trace
 
 EVENTS = (RowRemoved, RowAdded, RowMoved, RowsSwapped, BlocksAppended, BatchUpdated)
@@ -91,7 +91,7 @@ def condense(trace: Trace, step: int | None = None) -> Scene:
         frames,
         tuple(stage.replay.requests),
         sources_of(trace, records),
-        {kind: word for kind, word in _EVENT_NAMES.items() if any(frame.event == kind for frame in frames)},
+        names_of_events(_EVENT_NAMES, frames),
     )
     return replace(scene, asked=tuple(row_moves(scene, trace, step)))
 
@@ -103,9 +103,7 @@ class _Stage:
         self.trace = trace
         self.step = step
         self.first = next(index for index, record in enumerate(trace.records) if record.step == step)
-        self.replay = Replay()
-        for record in trace.records[: self.first]:
-            self.replay.apply(record.event)
+        self.replay = Replay.of(trace.records[: self.first])
         self.step_records = [
             (index, record) for index, record in enumerate(trace.records) if record.step == step and index >= self.first
         ]
@@ -114,12 +112,10 @@ class _Stage:
 
     def _look_ahead(self) -> None:
         """Decide what stays the same in all frames: which rows are shown, and how wide cells are."""
-        replay = Replay()
-        for record in self.trace.records[: self.first]:
-            replay.apply(record.event)
+        replay = Replay.of(self.trace.records[: self.first])
         involved: set[int] = set()
         tokens: set[int | None] = set()
-        blocks: set[int] = set()
+        block_ids: set[int] = set()
         ids = dict.fromkeys(replay.req_id_to_index)
         num_rows = replay.num_rows
         for _, record in self.step_records:
@@ -129,11 +125,11 @@ class _Stage:
             ids.update(dict.fromkeys(replay.req_id_to_index))
             for row in replay.rows.values():
                 tokens.update(token for token, _ in row.memory)
-                blocks.update(row.block_ids)
+                block_ids.update(row.block_ids)
         self.num_rows = num_rows
         self.labels = TokenLabels(self.trace.vocabulary)
         self.cell_w = self.labels.width(tokens)
-        self.chip_w = max(26, 8 * len(str(max(blocks, default=0))) + 10)
+        self.chip_w = max(26, 8 * len(str(max(block_ids, default=0))) + 10)
         self.rows = choose(num_rows, involved, _MAX_ROWS)
         self.pitch, self.row_h = (46, 38) if len(self.rows) <= 8 else (36, 30)
         self.y: dict[int, float] = {}
@@ -163,10 +159,7 @@ class _Stage:
         for record in self.trace.records[: self.step_records[-1][0] + 1]:
             match record.event:
                 case RequestFinished(request_id=request_id, reason=reason):
-                    how = {"stop": "wrote its end token", "length": "reached its length limit"}.get(
-                        reason, "was aborted"
-                    )
-                    reasons[request_id] = f"It {how} in step {record.step}."
+                    reasons[request_id] = f"It {finish(reason)} in step {record.step}."
                 case RequestPreempted(request_id=request_id):
                     reasons[request_id] = "It was preempted: the scheduler took its blocks."
                 case _:
@@ -246,12 +239,12 @@ class _Stage:
                     focus=(f"row:{event.request_id}", f"map:{event.request_id}"),
                 )  # fmt: skip
             case RowMoved():
-                blocks = len(self.replay.rows[event.target].block_ids)
+                num_blocks = len(self.replay.rows[event.target].block_ids)
                 tail = self._tail(event.target)
                 return self._frame(
                     index, record,
                     f"{name(event.request_id)} moves from row {event.source} to row {event.target}.",
-                    f"Its {counted(event.num_tokens, 'token id')}, counters and {counted(blocks, 'block id')} are "
+                    f"Its {counted(event.num_tokens, 'token id')}, counters and {counted(num_blocks, 'block id')} are "
                     f"copied; the index now says {event.target}. Row {event.source} keeps a stale copy of the tokens"
                     + (f"; behind it, row {event.target} keeps {tail} stale of its old tenant." if tail else "."),
                     focus=(f"row:{event.request_id}", f"map:{event.request_id}"),
@@ -277,8 +270,9 @@ class _Stage:
         grown = [item.event for _, item in pending if isinstance(item.event, BlocksAppended)]
         who = [event.request_id for event in grown]
         first = grown[0]
+        join = "joins" if len(first.block_ids) == 1 else "join"
         change = (
-            f"{name(first.request_id)} grows: {_block_list(first.block_ids)} joins its block-table row."
+            f"{name(first.request_id)} grows: {blocks(first.block_ids)} {join} its block-table row."
             if len(grown) == 1
             else f"{names(who)} grow: new block ids join their block-table rows."
         )
@@ -513,7 +507,3 @@ def _begins_prepare(event: Event) -> bool:
 
 def _next_shown(following: Sequence[tuple[int, Record]]) -> type[Event] | None:
     return next((type(record.event) for _, record in following if isinstance(record.event, EVENTS)), None)
-
-
-def _block_list(block_ids: Sequence[int]) -> str:
-    return f"block {block_ids[0]}" if len(block_ids) == 1 else f"blocks {listed([str(block) for block in block_ids])}"

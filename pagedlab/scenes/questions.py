@@ -12,7 +12,8 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from pagedlab.errors import TraceError
 from pagedlab.events import (
@@ -23,18 +24,18 @@ from pagedlab.events import (
     RowMoved,
     RowRemoved,
     SlotsComputed,
+    StepFinished,
 )
+from pagedlab.scenes.admission import is_static, why_passed_over, why_waits
 from pagedlab.scenes.replay import GROUP, Replay
 from pagedlab.scenes.scene import Question, Scene
 from pagedlab.scenes.words import TokenLabels, counted, name, names
-from pagedlab.trace import Trace
-
-_MODEL_DECIDES = "The model"
+from pagedlab.trace import Record, Trace
 
 
 def questions_of_step(scene: Scene, trace: Trace, step: int) -> Iterator[Question]:
     """Give the questions of a step scene: who runs, how many tokens somebody gets, which slot a token gets."""
-    scheduled = [record.event for record in trace.of_step(step) if isinstance(record.event, RequestScheduled)]
+    scheduled = _decided(trace, step).scheduled
     if not scheduled:
         return
     yield who_runs(scene, trace, step)
@@ -46,51 +47,37 @@ def questions_of_step(scene: Scene, trace: Trace, step: int) -> Iterator[Questio
 
 def _before(trace: Trace, step: int) -> Replay:
     """The state as the step begins."""
-    replay = Replay()
-    for record in trace:
-        if record.step == step:
-            break
-        replay.apply(record.event)
-    return replay
+    before: Iterator[Record] = takewhile(lambda record: record.step != step, trace)
+    return Replay.of(before)
 
 
-def _who(request_ids: list[str]) -> str:
+def _decided(trace: Trace, step: int) -> Replay:
+    """The state when the step's scheduler is done: who was granted tokens and then lost them again is not in it."""
+    return Replay.of(
+        record
+        for record in trace
+        if record.step < step or (record.step == step and record.beat in (None, "schedule"))
+        if not (record.step == step and isinstance(record.event, StepFinished))
+    )
+
+
+def _who(request_ids: Sequence[str]) -> str:
     return names(request_ids, limit=8) if request_ids else "Nobody"
 
 
 def who_runs(scene: Scene, trace: Trace, step: int) -> Question:
     """Ask which requests run in a step, and who decides it."""
-    before = _before(trace, step)
-    granted = [record.event for record in trace.of_step(step) if isinstance(record.event, RequestScheduled)]
-    running = [event.request_id for event in granted]
-    queued = [*before.running, *before.waiting]
-    budget = trace.settings.get("max_num_batched_tokens")
+    before, decided = _before(trace, step), _decided(trace, step)
+    running = [event.request_id for event in decided.scheduled]
     right = f"{_who(running)}: the scheduler decides, before the model is called"
     reasons = {
-        f"{_who(running)}: {_MODEL_DECIDES.lower()} decides, as it runs": (
+        f"{_who(running)}: the model decides, as it runs": (
             f"The right requests, but not the model: when it is called, it gets one flat batch of "
-            f"{counted(sum(e.num_scheduled_tokens for e in granted), 'token')} and knows nothing of queues. "
-            "Scheduler.schedule chose them before."
-        )
+            f"{counted(sum(event.num_scheduled_tokens for event in decided.scheduled), 'token')} and knows nothing of "
+            "queues. Scheduler.schedule chose them before."
+        ),
+        **_wrong_sets(trace, step, before, decided),
     }
-    left_out = [request_id for request_id in queued if request_id not in running]
-    if left_out:
-        reasons[f"{_who(queued)}: whoever is in a queue runs in every step"] = (
-            f"{names(left_out)} {'stays' if len(left_out) == 1 else 'stay'} out: {_why_out(trace, step, before)}."
-        )
-    else:
-        first = queued[:1]
-        reasons[f"Only {_who(first)}: one request at a time"] = (
-            f"The budget{f' of {budget:,} tokens' if isinstance(budget, int) else ''} is shared: "
-            f"all {len(running)} fit, so they run together in one forward pass."
-            if len(running) > 1
-            else "It does run, but not because only one may: more would, if more were there."
-        )
-    if before.waiting and before.running:
-        reasons[f"Only {_who(before.running)}: a new request waits until the batch is empty"] = (
-            "That is static batching. Here a waiting request is admitted as soon as budget, seats and blocks allow."
-        )
-    reasons = {choice: reason for choice, reason in reasons.items() if choice != right}
     # The answer does not always stand in the same place, but always in the same for the same trace.
     choices = _in_place(right, list(reasons), step + len(running))
     return Question(
@@ -105,18 +92,62 @@ def who_runs(scene: Scene, trace: Trace, step: int) -> Question:
     )
 
 
-def _why_out(trace: Trace, step: int, before: Replay) -> str:
-    after = Replay()
-    seats = trace.settings.get("max_num_seqs")
-    for record in trace:
-        if record.step > step or (record.step == step and record.beat not in (None, "schedule")):
-            break
-        after.apply(record.event)
-    if after.budget_left == 0:
-        return "the budget was spent on those before"
-    if isinstance(seats, int) and len(after.running) >= seats:
-        return f"all {seats} seats are taken"
-    return "the blocks that it needs are not free"
+def _wrong_sets(trace: Trace, step: int, before: Replay, decided: Replay) -> dict[str, str]:
+    """Give wrong ideas of who runs, each with the reason why it is wrong in this step."""
+    budget, seats = trace.settings.get("max_num_batched_tokens"), trace.settings.get("max_num_seqs")
+    running = [event.request_id for event in decided.scheduled]
+    queued = [*before.running, *before.waiting]
+    why = _why_left_out(trace, step, before, decided)
+    reasons: dict[str, str] = {}
+    if any(request_id not in running for request_id in queued):
+        reasons[f"{_who(queued)}: whoever is in a queue runs in every step"] = why
+    elif seats != 1:
+        reasons[f"Only {_who(queued[:1])}: one request at a time"] = (
+            f"The budget{f' of {budget:,} tokens' if isinstance(budget, int) else ''} is shared: "
+            f"all {len(running)} fit, so they run together in one forward pass."
+            if len(running) > 1
+            else "It does run, but not because only one may"
+            + (f": there are {seats} seats." if isinstance(seats, int) else ".")
+        )
+    if before.running and before.waiting:
+        if is_static(trace.settings):
+            free = max(0, seats - len(before.running)) if isinstance(seats, int) else 0
+            if 0 < free < len(before.waiting):
+                joined = [*before.running, *before.waiting[:free]]
+                reasons[f"{_who(joined)}: a free seat is filled at once"] = (
+                    f"That is continuous batching. This engine batches statically: {counted(free, 'seat')} "
+                    f"stay{'s' if free == 1 else ''} empty until all of the batch have ended."
+                )
+        else:
+            reasons[f"Only {_who(before.running)}: a new request waits until the batch is empty"] = (
+                f"These do run, but not for that reason, which is static batching. {why}"
+                if set(running) == set(before.running)
+                else "That is static batching. Here a waiting request is admitted as soon as budget, seats and blocks "
+                "allow."
+            )
+    return reasons
+
+
+def _why_left_out(trace: Trace, step: int, before: Replay, decided: Replay) -> str:
+    """Say who is queued and does not run, and why: those that lost their blocks, those not reached, those who wait."""
+    running = {event.request_id for event in decided.scheduled}
+    lost = decided.preempted
+    passed = [item for item in before.running if item not in running and item not in lost]
+    finished = next((r.event for r in trace.of_step(step) if isinstance(r.event, StepFinished)), None)
+    order = finished.waiting if finished else decided.waiting
+    waiting = [item for item in order if item in decided.waiting and item not in lost]
+    parts = []
+    if lost:
+        parts.append(f"{names(lost)} {'is' if len(lost) == 1 else 'are'} preempted: too few blocks are free")
+    if passed:
+        parts.append(f"{_stay_out(passed)}: {why_passed_over(decided)}")
+    if waiting:
+        parts.append(f"{_stay_out(waiting)}: {why_waits(trace.settings, before.running, waiting, decided)}")
+    return "; ".join(parts) + "." if parts else ""
+
+
+def _stay_out(request_ids: Sequence[str]) -> str:
+    return f"{names(request_ids)} {'stays' if len(request_ids) == 1 else 'stay'} out"
 
 
 def _decided_frame(scene: Scene) -> int:
@@ -143,15 +174,17 @@ def tokens_granted(scene: Scene, trace: Trace, step: int, request_id: str) -> Qu
     who, budget = name(request_id), trace.settings.get("max_num_batched_tokens")
     had = event.budget_left + event.num_scheduled_tokens
     todo = event.num_tokens - event.num_computed_tokens
+    capped = event.num_scheduled_tokens < min(todo, had)  # long_prefill_token_threshold
+    cap = f"no request gets more than {event.num_scheduled_tokens} tokens in one step (long_prefill_token_threshold)"
     reasons: dict[str, str] = {}
     _offer(reasons, event, event.num_tokens, f"{who} holds {event.num_tokens} tokens, but "
            + (f"{event.num_computed_tokens} are computed already." if event.num_computed_tokens
-              else f"only {had} tokens of the budget are left for it."))  # fmt: skip
+              else f"{cap}." if capped else f"only {had} tokens of the budget are left for it."))  # fmt: skip
     _offer(
         reasons,
         event,
         todo,
-        f"{who} wants {todo}, but only {had} of the budget are left: the prompt is cut into chunks.",
+        f"{who} wants {todo}, but {cap if capped else f'only {had} of the budget are left'}: it is cut into chunks.",
     )
     _offer(
         reasons, event, 1, f"One token is what a request gets that only writes on. {who} still has {todo} to compute."
@@ -159,11 +192,13 @@ def tokens_granted(scene: Scene, trace: Trace, step: int, request_id: str) -> Qu
     _offer(reasons, event, 0, f"It is its turn and {counted(had, 'token')} of the budget are left, so it gets some.")
     if isinstance(budget, int):
         _offer(reasons, event, budget, f"{budget} is the whole budget; all requests of the step share it.")
-    _offer(reasons, event, had, f"{had} would be there for it, but {who} has only {counted(todo, 'token')} to compute.")
+    too_many = cap if capped else f"{who} has only {counted(todo, 'token')} to compute"
+    _offer(reasons, event, had, f"{had} would be there for it, but {too_many}.")
     frame = next(
         at for at, shown in enumerate(scene.frames) if shown.record >= index and shown.event == "RequestScheduled"
     )
-    limits = f"min({todo} not computed yet, {had} left of the budget) = {event.num_scheduled_tokens}."
+    most = f", {event.num_scheduled_tokens} at most in one step" if capped else ""
+    limits = f"min({todo} not computed yet, {had} left of the budget{most}) = {event.num_scheduled_tokens}."
     rest = todo - event.num_scheduled_tokens
     later = f" The other {rest} come in later steps." if rest > 1 else " The last one comes in the next step."
     return Question(

@@ -45,6 +45,7 @@ from pagedlab.events import (
     TokenAccepted,
     TokenAppended,
 )
+from pagedlab.trace import Record
 
 GROUP = 0
 """The KV cache group whose blocks a scene shows."""
@@ -108,17 +109,27 @@ class Replay:
         self.holders: dict[int, list[str]] = {}  # who holds a block; several, if it was hit in the prefix cache
         self.cached: set[int] = set()  # blocks with a hash: they can be hit
         self.kv: dict[int, tuple[int | None, str, int]] = {}  # slot: token id, request id, position
+        self.outdated: set[int] = set()  # slots of blocks that changed hands: what they hold is not the holder's
         self.num_free_blocks: int | None = None
         self.step = -1
         self.beat: str | None = None
         self.budget_left: int | None = None
         self.scheduled: list[RequestScheduled] = []
+        self.preempted: list[str] = []  # in this step
         self.inputs: InputsPrepared | None = None
         self.slots: SlotsComputed | None = None
         self.holes: list[int] = []
         self.moves: list[tuple[int, int, str]] = []
         self.added: list[int] = []
         self.update: BatchUpdated | None = None
+
+    @classmethod
+    def of(cls, happened: Iterable[Event | Record], block_size: int = 16) -> Replay:
+        """Return the state after these events or records."""
+        replay = cls(block_size)
+        for item in happened:
+            replay.apply(item.event if isinstance(item, Record) else item)
+        return replay
 
     def request(self, request_id: str) -> RequestState:
         """Return the state of a request; one that the trace never saw arrive is begun empty."""
@@ -152,7 +163,8 @@ class Replay:
                 self._schedule(event)
             case RequestPreempted():
                 request = self.request(event.request_id)
-                request.num_computed_tokens, request.preempted = 0, True
+                request.num_computed_tokens, request.num_scheduled_tokens, request.preempted = 0, 0, True
+                self.preempted.append(event.request_id)
                 for granted in [granted for granted in self.scheduled if granted.request_id == event.request_id]:
                     self.scheduled.remove(granted)
                     self.budget_left = (self.budget_left or 0) + granted.num_scheduled_tokens
@@ -195,7 +207,8 @@ class Replay:
 
     def _start_step(self, event: StepStarted) -> None:
         self.step, self.beat = event.index, None
-        self.scheduled, self.inputs, self.slots, self.budget_left = [], None, None, None
+        self.scheduled, self.preempted, self.budget_left = [], [], None
+        self.inputs, self.slots = None, None
         self.holes, self.moves, self.added, self.update = [], [], [], None
         for request in self.requests.values():
             request.num_scheduled_tokens = 0
@@ -224,7 +237,9 @@ class Replay:
         return {block: holders[0] for block, holders in self.holders.items()}
 
     def holds_token(self, block: int, offset: int) -> bool:
-        """Whether somebody who holds the block has computed the token at this offset of it."""
+        """Whether the K and V at this offset of the block are those of a token that a holder has computed."""
+        if block * self.block_size + offset in self.outdated:
+            return False
         for request_id in self.holders.get(block, ()):
             request = self.request(request_id)
             if block in request.block_ids:
@@ -239,6 +254,8 @@ class Replay:
             self.request(event.request_id).block_ids.extend(event.block_ids)
             for block in event.block_ids:
                 self.holders.setdefault(block, []).append(event.request_id)
+                if isinstance(event, BlocksAllocated):
+                    self.outdated.update(range(block * self.block_size, (block + 1) * self.block_size))
 
     def _free(self, event: BlocksFreed) -> None:
         self.num_free_blocks = event.num_free
@@ -325,3 +342,4 @@ class Replay:
                 slot = self.slots.slot_mapping[at]
                 if slot >= 0:
                     self.kv[slot] = (inputs.input_ids[at], request_id, inputs.positions[at])
+                    self.outdated.discard(slot)

@@ -438,6 +438,12 @@ def in_key_order(actors: Iterable[Actor]) -> tuple[Actor, ...]:
     return ordered
 
 
+def names_of_events(words: Mapping[str, str], frames: Iterable[Frame]) -> dict[str, str]:
+    """Return the words for those kinds of event that the frames show."""
+    shown = {frame.event for frame in frames}
+    return {kind: word for kind, word in words.items() if kind in shown}
+
+
 _DEFAULTS: Mapping[str, Any] = {
     "drop": [], "set": [], "detail": "", "subtitle": "", "step": -1, "beat": None, "event": None, "source": None,
     "arrows": [], "focus": [], "record": -1,

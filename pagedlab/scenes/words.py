@@ -14,8 +14,19 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
-_LABELS = {" ": "␣", "␠": "␣", "\n": "↵", "⏎": "↵", "\r": "␍", "\t": "⇥", "<end>": "■", "<|endoftext|>": "■"}
+_LABELS = {
+    " ": "␣",
+    "␠": "␣",
+    "\n": "↵",
+    "⏎": "↵",
+    "\r": "\\r",
+    "␍": "\\r",
+    "\t": "⇥",
+    "<end>": "■",
+    "<|endoftext|>": "■",
+}
 _SPOKEN = {"␣": "a space", "↵": "a new line", "⇥": "a tab", "■": "the end of the text"}
 _FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 
@@ -33,12 +44,60 @@ def listed(items: Sequence[str], limit: int = 5) -> str:
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + f" and {items[-1]}" if items else "none"
 
 
+def are(count: int) -> str:
+    """Return the verb that goes with a count."""
+    return "is" if count == 1 else "are"
+
+
+def blocks(block_ids: Sequence[int]) -> str:
+    """Return ``"block 3"``, ``"blocks 3, 4 and 7"``."""
+    return f"block {block_ids[0]}" if len(block_ids) == 1 else f"blocks {listed([str(block) for block in block_ids])}"
+
+
+def finish(reason: str) -> str:
+    """Return how a request ended, to go behind its name."""
+    return {"stop": "wrote its end token", "length": "reached its length limit"}.get(reason, "was aborted")
+
+
+def vector(values: Sequence[int], room: int = 24) -> str:
+    """Return numbers as a caption shows an array; one longer than ``room`` characters loses its middle.
+
+    >>> vector([0, 13, 24]), vector(range(100), room=20)
+    ('[0, 13, 24]', '[0, 1, 2, …, 98, 99]')
+    """
+    items = [str(value) for value in values]
+    whole = f"[{', '.join(items)}]"
+    head = len(items) - 2
+    while len(whole) > room and head > 1:
+        head -= 1
+        whole = f"[{', '.join(items[:head])}, …, {', '.join(items[-2:])}]"
+    return whole
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a fixed-width font ``text`` takes: 2 for an emoji or a CJK character.
+
+    >>> columns("abc"), columns("日本"), columns("e\u0301")
+    (3, 4, 1)
+    """
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+        for char in text
+    )
+
+
 def shorten(text: str, limit: int) -> str:
-    """Cut the middle out of ``text`` so that it has at most ``limit`` characters."""
-    if len(text) <= limit:
+    """Cut the middle out of ``text`` so that it takes at most ``limit`` columns."""
+    if columns(text) <= limit:
         return text
     tail = (limit - 1) // 2
-    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}" if tail else f"{text[: limit - 1]}…"
+    start = _beginning(text, limit - 1 - tail)
+    return f"{start}…{_beginning(text[: len(start) : -1], tail)[::-1]}"
+
+
+def _beginning(text: str, room: int) -> str:
+    ends = accumulate(map(columns, text))
+    return "".join(char for char, end in zip(text, ends, strict=True) if end <= room)
 
 
 def printable(text: str) -> str:
@@ -105,5 +164,5 @@ class TokenLabels:
 
     def width(self, token_ids: Iterable[int | None]) -> int:
         """Return the width of a cell, in stage units, that holds any of these labels at 13 px."""
-        longest = max((len(self.label(token)) for token in token_ids), default=1)
+        longest = max((columns(self.label(token)) for token in token_ids), default=1)
         return max(20, 8 * longest + 8)

@@ -137,6 +137,33 @@ export function highlight(line, inside = "") {
   return { pieces, inside: "" };
 }
 
+// The lines of a function as the pane shows them: [{at, text, hidden}]. Of a docstring only the first line is shown,
+// `hidden` says how many are not; `at` is a line's place in the whole.
+export function folded(lines) {
+  const shown = lines.map((text, at) => ({ at, text, hidden: 0 }));
+  const opens = docstringAt(lines);
+  if (opens < 0) return shown;
+  const [, before, quote, first] = lines[opens].match(DOCSTRING);
+  const closes = lines.findIndex((text, at) => at > opens && text.includes(quote));
+  if (first.includes(quote) || closes < 0) return shown;
+  const text = `${before}${quote}${first.trim() || lines[opens + 1].trim()}\u00a0…${quote}`;
+  return [...shown.slice(0, opens), { at: opens, text, hidden: closes - opens }, ...shown.slice(closes + 1)];
+}
+
+const DOCSTRING = /^(\s*[rRuU]?)("""|''')(.*)$/;
+
+// Where the docstring of a function begins: right behind its signature. -1 if it has none.
+function docstringAt(lines) {
+  let depth = 0;
+  const start = lines.findIndex((text) => /^\s*(async\s+)?def\b/.test(text));
+  for (let at = Math.max(0, start); start >= 0 && at < lines.length - 1; at += 1) {
+    const code = lines[at].replace(/\s*#.*$/, "");
+    depth += (code.match(/[([{]/g) ?? []).length - (code.match(/[)\]}]/g) ?? []).length;
+    if (depth === 0 && code.trimEnd().endsWith(":")) return DOCSTRING.test(lines[at + 1]) ? at + 1 : -1;
+  }
+  return -1;
+}
+
 // --- small DOM makers ------------------------------------------------------------------------------------
 
 function html(tag, attributes = {}, ...children) {
@@ -353,12 +380,21 @@ function paint(id, colour, pattern) {
   return tile;
 }
 
+// Where a line that is too long is best broken: in code behind an opening bracket or "=" and before a dot; in a path.
+const BREAKS = { code: /(?<=[([{=])(?![)\]}])|(?=\.)/g, path: /(?<=\/)/g };
+
+function breakable(text, breaks) {
+  const pieces = text.replace(breaks, "\0").split("\0");
+  return pieces.flatMap((piece, at) => (at ? [html("wbr"), piece] : [piece]));
+}
+
 // --- the source pane -------------------------------------------------------------------------------------
 
 class SourcePane {
   constructor(timeline) {
     this.timeline = timeline;
     this.shown = null;
+    this.lines = new Map(); // place of a line in its function -> its node
     this.code = html("div", { class: "pl-code", tabindex: "0", role: "region", "aria-label": "Source code", "data-testid": "source" });
     this.where = html("div", { class: "pl-where", "data-testid": "source-file" });
     this.theirs = html("div", { class: "pl-where", "data-testid": "source-vllm" });
@@ -377,22 +413,31 @@ class SourcePane {
     }
     if (this.shown !== key) this.write(key, source);
     this.code.querySelector(".is-now")?.classList.remove("is-now");
-    const now = this.code.children[line - source.first_line];
+    const now = this.lines.get(line - source.first_line);
     now?.classList.add("is-now");
-    this.where.textContent = `${source.file} · line ${line}`;
-    this.theirs.textContent = source.vllm ? `vLLM 0.25.1: ${source.vllm[0]}, ${source.vllm[1]}` : "";
-    if (now) this.code.scrollTop = now.offsetTop - (this.code.clientHeight - now.offsetHeight) / 2;
+    this.where.replaceChildren(...breakable(`${source.file} · line ${line}`, BREAKS.path));
+    this.theirs.replaceChildren(...(source.vllm ? breakable(`vLLM 0.25.1: ${source.vllm.join(", ")}`, BREAKS.path) : []));
+    if (!now) return;
+    // In the middle; of a line that is wrapped higher than the pane, the beginning.
+    this.code.scrollTop = now.offsetTop - Math.max(0, this.code.clientHeight - now.offsetHeight) / 2;
   }
 
   write(key, source) {
     this.shown = key;
     let inside = "";
-    const lines = source.lines.map((text) => {
-      const result = highlight(text, inside);
+    this.lines.clear();
+    for (const { at, text, hidden } of folded(source.lines)) {
+      const code = text.trimStart();
+      const indent = text.slice(0, text.length - code.length);
+      const result = highlight(code, inside);
       inside = result.inside;
-      return html("div", { class: "pl-line" }, ...result.pieces.map(([kind, piece]) => (kind ? html("span", { class: `pl-${kind}` }, piece) : piece)), "\n");
-    });
-    this.code.replaceChildren(...lines);
+      const line = html("div", { class: "pl-line", title: hidden ? `${hidden} more lines of the docstring` : null });
+      line.style.setProperty("--pl-indent", indent.length);
+      const pieces = result.pieces.map(([kind, piece]) => (kind ? html("span", { class: `pl-${kind}` }, piece) : breakable(piece, BREAKS.code)));
+      line.append(html("span", { class: "pl-indent" }, indent), ...pieces.flat(), "\n");
+      this.lines.set(at, line);
+    }
+    this.code.replaceChildren(...this.lines.values());
   }
 }
 

@@ -94,3 +94,33 @@ test("nothing in the module can end the page's script element", () => {
   assert.ok(!/innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(/.test(text), "text is never markup");
   assert.ok(!/https?:\/\/(?!www\.w3\.org)/.test(text), "nothing from the network");
 });
+
+const source = [
+  "@property",
+  "def schedule(",
+  "    self, limit: int = 4,  # at most",
+  ") -> None:",
+  '    """Share out one step\'s budget.',
+  "",
+  "    More of it.",
+  '    """',
+  '    text = """not',
+  '    a docstring"""',
+  "    return text",
+];
+
+test("of a docstring only the first line is shown, and lines keep their place", () => {
+  const shown = player.folded(source);
+  assert.deepEqual(shown.map((line) => line.at), [0, 1, 2, 3, 4, 8, 9, 10]);
+  assert.equal(shown[4].text, '    """Share out one step\'s budget.\u00a0…"""');
+  assert.equal(shown[4].hidden, 3);
+  for (const { at, text, hidden } of shown) if (!hidden) assert.equal(text, source[at]);
+});
+
+test("a function without a docstring of several lines stays whole", () => {
+  for (const lines of [["def f():", '    """One line."""', "    pass"], ["def f():", "    pass"], ["x = 1"], ["def f():"], []]) {
+    assert.deepEqual(player.folded(lines).map((line) => line.text), lines);
+  }
+  const late = ["def f():", '    """', "    First.", '    """', "    pass"];
+  assert.deepEqual(player.folded(late).map((line) => line.text), ["def f():", '    """First.\u00a0…"""', "    pass"]);
+});

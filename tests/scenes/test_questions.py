@@ -30,7 +30,7 @@ def test_who_runs_is_decided_by_the_scheduler_not_the_model(trace) -> None:
     model = next(choice for choice in question.choices if "the model decides" in choice)
     assert "24 tokens" in question.reasons[model]
     everybody = next(choice for choice in question.choices if "whoever is in a queue" in choice)
-    assert question.reasons[everybody] == "C stays out: the budget was spent on those before."
+    assert question.reasons[everybody] == "C stays out: the budget is spent."
 
 
 def test_granted_tokens_are_those_of_the_event(trace) -> None:

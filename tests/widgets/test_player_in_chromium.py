@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,55 @@ def test_the_line_that_runs_is_lit_beside_its_counterpart(window: Page, scene: S
     assert "InputBatch.condense" in page.get_by_test_id("source-vllm").inner_text()
     page.set_viewport_size({"width": 600, "height": 900})
     assert not page.get_by_test_id("source").is_visible()
+
+
+LONG = [
+    "def schedule(self) -> SchedulerOutput:",
+    '    """Share out one step\'s budget.',
+    "",
+    *("    More about it." for _ in range(30)),
+    '    """',
+    *("    index += 1" for _ in range(40)),
+    "    if waiting:",
+    "        if blocks:",
+    '            self._grant(request, "resumed" if resumed else "new", num_new_tokens_of_it, budget, self.observer)',
+    "            new_block_ids[request.request_id]=self.kv_cache_manager.get_block_ids(request.request_id_of_it)",
+    *("    index += 1" for _ in range(40)),
+]
+
+
+@pytest.mark.parametrize("width", [900, 1200])
+def test_a_long_line_of_source_is_wrapped_and_the_lit_one_is_all_in_view(
+    window: Page, scene: Scene, width: int
+) -> None:
+    move = scene.frames[scene.frame_of("RowMoved")]
+    assert move.source
+    key, first = move.source[0], 100
+    for text in LONG[-42:-40]:
+        line = first + LONG.index(text)
+        frames = tuple(replace(frame, source=(key, line) if frame.source else None) for frame in scene.frames)
+        sources = {key: replace(scene.sources[key], first_line=first, lines=tuple(LONG))}
+        page = window.open(replace(scene, frames=frames, sources=sources))
+        page.set_viewport_size({"width": width, "height": 700})
+        page.locator("[data-action=scrub]").fill(str(scene.frame_of("RowMoved")))
+        pane, lit = page.get_by_test_id("source"), page.locator(".pl-line.is-now")
+        assert lit.inner_text().strip() == text.strip()
+        assert page.get_by_test_id("source-file").inner_text().endswith(f"line {line}")
+        assert pane.evaluate("pane => pane.scrollWidth <= pane.clientWidth")
+        box, around = lit.bounding_box(), pane.bounding_box()
+        assert around["y"] <= box["y"]
+        assert box["y"] + box["height"] <= around["y"] + around["height"]
+        tops = lit.evaluate(
+            """line => {
+                const range = document.createRange();
+                range.selectNodeContents(line);
+                return [...range.getClientRects()].filter((box) => box.width > 1).map((box) => [box.top, box.left]);
+            }"""
+        )
+        starts = [min(left for top, left in tops if abs(top - at) < 4) for at in sorted({top for top, _ in tops})]
+        code = page.locator(".pl-line", has_text="if blocks:").locator(".pl-keyword").first.bounding_box()
+        assert all(left > code["x"] for left in starts[1:]), "what goes on below stays inside its block"
+        assert "More about it" not in pane.inner_text()
 
 
 @pytest.mark.parametrize("width", [600, 1200])
