@@ -7,8 +7,8 @@ Traceback (most recent call last):
 pagedlab.errors.ConfigError: max_num_batched_tokens is 0: give a whole number of at least 1
 
 vLLM counterpart: ``vllm/config/scheduler.py`` (``SchedulerConfig``) and ``vllm/config/cache.py``
-(``CacheConfig``) at 0.25.1. The names and class defaults are vLLM's. What differs: a setting that cannot work
-raises `ConfigError` here and now, and there are no settings that nothing reads.
+(``CacheConfig``) at 0.25.1. Names are vLLM's but where a parameter says otherwise, class defaults too. What differs: a
+setting that cannot work raises `ConfigError` here and now, and there are no settings that nothing reads.
 """
 
 from __future__ import annotations

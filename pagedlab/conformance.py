@@ -40,6 +40,9 @@ from pagedlab.scheduling import Scheduler, SchedulerOutput
 Case = Mapping[str, Any]
 """One golden case, as ``FORMAT.md`` says."""
 
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Ours and theirs, field by field."""
+
 _VOCABULARY = 256  # larger than any token id in a golden case
 
 
@@ -135,11 +138,7 @@ def compare(cases: Iterable[Case]) -> Report:
         if case["kind"] not in _KINDS:
             report.not_compared[case["kind"]] += 1
             continue
-        try:
-            _compare_case(case, report)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            name = case.get("name")
-            raise TraceError(f"case {name!r} is damaged ({type(error).__name__}: {error})") from error
+        _compare_case(case, report)
         if report.difference is not None:
             return report
         report.num_cases += 1
@@ -147,31 +146,51 @@ def compare(cases: Iterable[Case]) -> Report:
 
 
 def _compare_case(case: Case, report: Report) -> None:
-    for ours, theirs in _KINDS[case["kind"]](case):
+    for step, (ours, theirs) in enumerate(_replay(case)):
         for name in sorted(ours.keys() | theirs.keys()):
             report.fields[name] += 1
-            if ours.get(name) != theirs.get(name):
+            if not _equal(ours.get(name, _ABSENT), theirs.get(name, _ABSENT)):
                 report.difference = Difference(
-                    case["name"], theirs.get("step", 0), name, ours.get(name), theirs.get(name)
+                    case["name"], step, name, ours.get(name, _ABSENT), theirs.get(name, _ABSENT)
                 )
                 return
         report.num_steps += 1
 
 
-Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""Ours and theirs, field by field."""
+_ABSENT = "(absent)"
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    """Whether two JSON values are the same, by type too: 1 is neither 1.0 nor true."""
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(_equal(value, theirs[key]) for key, value in ours.items())
+    return bool(ours == theirs)
+
+
+def _replay(case: Case) -> Iterator[Pair]:
+    """Yield ours and theirs, step by step; `TraceError` if the case is not whole."""
+    try:
+        return _KINDS[case["kind"]](case)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise TraceError(f"case {case.get('name')!r} is damaged ({type(error).__name__}: {error})") from error
 
 
 def _engine_pairs(case: Case) -> Iterator[Pair]:
-    """Yield what our engine does in each step of an engine case, and what vLLM did."""
-    engine = _Replay(case)
-    for step, theirs in enumerate(case["steps"]):
-        yield engine.step(step), theirs
+    """Return what our engine does in each step of an engine case, and what vLLM did."""
+    steps = case["steps"]
+    if len(steps) < 2 or any(step["scheduled"] for step in steps[-2:]):
+        raise ValueError("the last two steps of a case are empty, and these are not: steps are missing at its end")
+    replay = _Replay(case)
+    return ((replay.step(step), theirs) for step, theirs in enumerate(steps))
 
 
 def _slot_mapping_pairs(case: Case) -> Iterator[Pair]:
-    """Yield the slot buffer of every rank of a slot-mapping case: one step, a field a rank."""
-    yield ({rank: slots.tolist() for rank, slots in rank_slots(case)}, case["slot_mapping"])
+    """Return the slot buffer of every rank of a slot-mapping case: one step, a field a rank."""
+    return iter([({rank: slots.tolist() for rank, slots in rank_slots(case)}, case["slot_mapping"])])
 
 
 def rank_slots(case: Case, backend: str = "numpy") -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
@@ -221,7 +240,6 @@ class _Replay:
         specs = [_spec(group) for group in config["groups"]]
         max_model_len, num_blocks = config["max_model_len"], config["num_blocks"]
         max_num_batched_tokens = config["max_num_batched_tokens"]
-        self._case = case
         self._kv = KVCacheManager(
             specs,
             num_blocks,
@@ -237,7 +255,7 @@ class _Replay:
             reserve_full_prompt=config["reserve_full_prompt"],
             policy=config["policy"],
         )
-        self._scheduler = Scheduler(scheduler_config, self._kv, max_model_len)
+        self._scheduler = Scheduler(scheduler_config, self._kv, max_model_len, keep_uncomputed_hashes=True)
         self._runner = GPUModelRunner(
             _smallest_model(max_model_len),
             max_num_reqs=config["max_num_seqs"],
@@ -248,6 +266,8 @@ class _Replay:
             decode_threshold=config["decode_first_threshold"],
         )
         self._runner.input_batch.observer = self._see
+        self._arrivals = [(request["arrives"], _request(request)) for request in case["requests"]]
+        self._aborts = [(abort["step"], abort["id"]) for abort in case["aborts"]]
         self._update: BatchUpdated | None = None
 
     def _see(self, event: Event) -> None:
@@ -255,10 +275,10 @@ class _Replay:
             self._update = event
 
     def step(self, step: int) -> dict[str, Any]:
-        for request in self._case["requests"]:
-            if request["arrives"] == step:
-                self._scheduler.add_request(_request(request))
-        self._scheduler.abort_requests(abort["id"] for abort in self._case["aborts"] if abort["step"] == step)
+        for arrives, request in self._arrivals:
+            if arrives == step:
+                self._scheduler.add_request(request)
+        self._scheduler.abort_requests(request_id for at, request_id in self._aborts if at == step)
         self._update = None
         output = self._scheduler.schedule()
         inputs = self._runner.prepare(output)

@@ -17,16 +17,18 @@ be served is refused when it is added, where 0.25.1 lets it wait for ever.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from pagedlab.config import CacheConfig, SchedulerConfig, require_int
-from pagedlab.errors import ConfigError, IntegrityError, RequestError
+from pagedlab.errors import ConfigError, EngineBusyError, IntegrityError, PagedlabError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
 from pagedlab.kernels import backend
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, MemoryUsage
@@ -85,9 +87,9 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class _Stream:
-    """The output side of a live request."""
+    """The output side of a live request: what its user has been given."""
 
-    request_id: str
+    request: Request
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     detokenizer: IncrementalDetokenizer | None
@@ -103,7 +105,7 @@ class _Stream:
                 new_text += self.detokenizer.finish()
         self.text += new_text
         return RequestOutput(
-            self.request_id,
+            self.request.request_id,
             self.prompt,
             self.prompt_token_ids,
             tuple(self.output_token_ids),
@@ -114,8 +116,22 @@ class _Stream:
         )
 
 
+def _require_as_it_is(model: Decoder, device: str, dtype: str | torch.dtype | None) -> None:
+    """Raise `ConfigError` if a model in memory is asked to be elsewhere or otherwise than it is."""
+    parameter = next(model.parameters())
+    for name, asked, is_now in (
+        ("device", device, ("auto", parameter.device.type, str(parameter.device))),
+        ("dtype", str(dtype).removeprefix("torch."), ("None", str(parameter.dtype).removeprefix("torch."))),
+    ):
+        if asked not in is_now:
+            raise ConfigError(
+                f"{name} is {asked!r}, and the model is in memory with {name} {is_now[1]!r}: leave it out, or move the "
+                "model itself (model.to(...)) before"
+            )
+
+
 class LLMEngine:
-    """Serves many requests at once with one model.
+    """Serves many requests at once with one model. Not for several threads at once.
 
     Parameters
     ----------
@@ -157,19 +173,36 @@ class LLMEngine:
         scheduler_cls: type[Scheduler] = Scheduler,
         slot_mapping_backend: str | None = None,
     ) -> None:
-        scheduler_config = scheduler_config or SchedulerConfig()
-        cache_config = cache_config or CacheConfig()
+        scheduler_config = SchedulerConfig() if scheduler_config is None else scheduler_config
+        cache_config = CacheConfig() if cache_config is None else cache_config
+        for name, value, kind in (
+            ("scheduler_config", scheduler_config, SchedulerConfig),
+            ("cache_config", cache_config, CacheConfig),
+            ("device", device, str),
+            ("model", model, (str, os.PathLike, Decoder)),
+        ):
+            if not isinstance(value, kind):
+                wanted = "a name, a folder or a Decoder" if isinstance(kind, tuple) else f"a {kind.__name__}"
+                raise ConfigError(f"{name} is {value!r}: give {wanted}")
+        if not (isinstance(scheduler_cls, type) and issubclass(scheduler_cls, Scheduler)):
+            raise ConfigError(f"scheduler_cls is {scheduler_cls!r}: give Scheduler, StaticBatchScheduler or a subclass")
         if slot_mapping_backend not in (None, "numpy", "triton"):
             raise ConfigError(f"slot_mapping_backend is {slot_mapping_backend!r}: give 'numpy', 'triton' or None")
         if slot_mapping_backend == "triton" and not backend().has_triton:
             raise ConfigError(f"slot_mapping_backend is 'triton', which cannot run here: {backend().reason}")
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         if isinstance(model, Decoder):
+            _require_as_it_is(model, device, dtype)
             name, self.model, self.tokenizer = type(model).__name__, model, tokenizer
         else:
+            if device == "auto":
+                device = "cuda" if torch.cuda.is_available() else "cpu"
             loaded = load_model(model, device=device, dtype=dtype)
             name, self.model, self.tokenizer = loaded.name, loaded.model, tokenizer or loaded.tokenizer
+        if self.tokenizer is not None and self.tokenizer.vocab_size != self.model.config.vocab_size:
+            raise ConfigError(
+                f"the tokenizer has {self.tokenizer.vocab_size} tokens and the model {self.model.config.vocab_size}: "
+                "they do not belong together"
+            )
         longest = self.model.config.max_position_embeddings
         if max_model_len is None:
             max_model_len = longest
@@ -216,12 +249,19 @@ class LLMEngine:
         self.num_steps = 0
         self._streams: dict[str, _Stream] = {}
         self._num_generated_ids = 0
+        self._busy = False
         self._observer: Observer | None = None
 
     # --- requests ---------------------------------------------------------------------------------------
 
     def add_request(
-        self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         """Queue a request. It runs when a step finds a seat, budget and blocks for it.
 
@@ -232,6 +272,10 @@ class LLMEngine:
         prompt : str or sequence of int
             Text, or token ids.
         sampling_params : SamplingParams, optional
+        priority : int
+            Smaller runs first, if the scheduler's policy is ``"priority"``; else of no effect.
+        cache_salt : str, optional
+            Only requests with the same salt share cached blocks.
 
         Raises
         ------
@@ -240,20 +284,36 @@ class LLMEngine:
             the request even if it were alone.
         DuplicateRequestError
             If the id is in use. In every case the engine is as it was and goes on.
+        EngineBusyError
+            If the engine is in the middle of a step.
         """
+        self._require_idle()
         params = SamplingParams() if sampling_params is None else sampling_params
         prompt_token_ids = self._check_prompt(request_id, prompt, params)
-        eos_token_id = self.model.config.eos_token_id
-        self._queue(Request(request_id, prompt_token_ids, params, time.monotonic(), eos_token_id))
-        self._streams[request_id] = _Stream(
-            request_id,
-            prompt if isinstance(prompt, str) else None,
-            prompt_token_ids,
-            None if self.tokenizer is None else IncrementalDetokenizer(self.tokenizer),
-        )
+        text = prompt if isinstance(prompt, str) else None
+        self._queue(request_id, text, prompt_token_ids, params, priority, cache_salt)
 
-    def _queue(self, request: Request) -> None:
+    def _queue(
+        self,
+        request_id: str,
+        text: str | None,
+        prompt_token_ids: tuple[int, ...],
+        params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        request = Request(
+            request_id,
+            prompt_token_ids,
+            params,
+            time.monotonic(),
+            self.model.config.eos_token_id,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
         self.scheduler.add_request(request)
+        detokenizer = None if self.tokenizer is None else IncrementalDetokenizer(self.tokenizer)
+        self._streams[request_id] = _Stream(request, text, prompt_token_ids, detokenizer)
         if self.observer is not None:
             prompt, max_tokens = tuple(request.prompt_token_ids), request.sampling_params.max_tokens
             self.observer(RequestAdded(request.request_id, prompt, max_tokens))
@@ -278,6 +338,12 @@ class LLMEngine:
                 f"request {request_id!r} has a prompt of {len(token_ids)} tokens, and max_model_len is {limit}, prompt "
                 f"and output together: shorten the prompt to {limit - 1} tokens or fewer, or raise max_model_len"
             )
+        if params.min_tokens > limit - len(token_ids):
+            raise RequestError(
+                f"request {request_id!r} asks for at least {params.min_tokens} tokens, and after its prompt of "
+                f"{len(token_ids)} there is room for {limit - len(token_ids)} (max_model_len is {limit}): "
+                "lower min_tokens"
+            )
         # The last token that is sampled is never computed, so it needs no slot.
         most = min(len(token_ids) + params.max_tokens, limit) - 1
         if not self.kv_cache_manager.fits_pool(most):
@@ -291,16 +357,21 @@ class LLMEngine:
 
     def _check_token_ids(self, request_id: str, prompt: Any) -> tuple[int, ...]:
         vocab_size = self.model.config.vocab_size
-        try:
-            token_ids = tuple(int(token) if not isinstance(token, (str, float, bool)) else -1 for token in prompt)
-        except TypeError:
-            raise RequestError(f"request {request_id!r}: the prompt is {prompt!r}: give text or token ids") from None
-        if isinstance(prompt, bytes) or any(not 0 <= token < vocab_size for token in token_ids):
-            raise RequestError(
-                f"request {request_id!r}: the prompt holds something that is not a token id: "
-                f"give whole numbers from 0 to {vocab_size - 1}, or text"
-            )
-        return token_ids
+        if isinstance(prompt, (bytes, Mapping, Set)) or not isinstance(prompt, Iterable):
+            raise RequestError(f"request {request_id!r}: the prompt is {prompt!r}: give text or token ids")
+        token_ids = []
+        for token in prompt:
+            try:
+                token_id = -1 if isinstance(token, bool) else operator.index(token)
+            except TypeError:
+                token_id = -1
+            if not 0 <= token_id < vocab_size:
+                raise RequestError(
+                    f"request {request_id!r}: {token!r} in the prompt is not a token id: "
+                    f"give whole numbers from 0 to {vocab_size - 1}, or text"
+                )
+            token_ids.append(token_id)
+        return tuple(token_ids)
 
     def abort_request(self, request_ids: str | Iterable[str]) -> list[str]:
         """End requests at once; what they hold is free again. Ids that are not live are ignored.
@@ -310,7 +381,10 @@ class LLMEngine:
         list of str
             The ids that were live.
         """
-        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        self._require_idle()
+        ids = [request_ids] if isinstance(request_ids, str) or not isinstance(request_ids, Iterable) else [*request_ids]
+        if not all(isinstance(request_id, str) for request_id in ids):
+            raise RequestError(f"the ids to abort are {request_ids!r}: give a request id, or several")
         aborted = self.scheduler.abort_requests(ids)
         for request_id in aborted:
             del self._streams[request_id]
@@ -328,23 +402,63 @@ class LLMEngine:
         -------
         list of RequestOutput
             One for each request that got a token. Partial prefills bring none.
+
+        Raises
+        ------
+        EngineBusyError
+            If a step is under way already.
+
+        Notes
+        -----
+        If anything fails in a step, an interrupt included, the step is taken back: the requests that were running start
+        anew from the tokens they have, and the error goes on to the caller.
         """
-        self._begin_step()
+        with self._all_or_nothing():
+            self._begin_step()
 
-        self._begin_beat("schedule")  # who gets how many tokens; blocks are allocated here
-        scheduled = self.scheduler.schedule()
+            self._begin_beat("schedule")  # who gets how many tokens; blocks are allocated here
+            scheduled = self.scheduler.schedule()
 
-        self._begin_beat("prepare")  # rows change, tensors are built, block tables sent, slots computed
-        inputs = self.runner.prepare(scheduled)
+            self._begin_beat("prepare")  # rows change, tensors are built, block tables sent, slots computed
+            inputs = self.runner.prepare(scheduled)
 
-        self._begin_beat("execute")  # one forward pass over all tokens on paged memory, then sampling
-        tokens = self.runner.execute(inputs)
+            self._begin_beat("execute")  # one forward pass over all tokens on paged memory, then sampling
+            tokens = self.runner.execute(inputs)
 
-        self._begin_beat("update")  # tokens are taken in; who is done leaves and frees its blocks
-        result = self.scheduler.update_from_output(scheduled, tokens)
+            self._begin_beat("update")  # tokens are taken in; who is done leaves and frees its blocks
+            result = self.scheduler.update_from_output(scheduled, tokens)
 
-        self._end_step()
-        return self._to_outputs(result)
+            self._end_step()
+            return self._to_outputs(result)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Keep others out while a step runs, and take it back if it fails."""
+        self._require_idle()
+        self._busy = True
+        try:
+            yield
+        except BaseException:
+            self._start_anew()
+            raise
+        finally:
+            self._busy = False
+
+    def _start_anew(self) -> None:
+        """Let every live request begin again from the tokens it has been given; nothing else of a failed step stays."""
+        place = {r.request_id: index for index, r in enumerate([*self.scheduler.running, *self.scheduler.waiting])}
+        streams = sorted(self._streams.values(), key=lambda s: place.get(s.request.request_id, len(place)))
+        for stream in streams:
+            stream.request.restart(len(stream.output_token_ids))
+        self.kv_cache_manager.reset()
+        self.runner.reset()
+        self.scheduler.restart([stream.request for stream in streams])
+
+    def _require_idle(self) -> None:
+        if self._busy:
+            raise EngineBusyError(
+                "the engine is in the middle of a step: an observer may only watch, and one thread at a time may call"
+            )
 
     def _begin_step(self) -> None:
         if self.observer is not None:
@@ -391,30 +505,34 @@ class LLMEngine:
             As `add_request`, before anything has run: then none of the prompts was added. An interrupt ends all of
             them.
         """
+        self._require_idle()
+        if not isinstance(prompts, (str, Iterable)):
+            raise RequestError(f"the prompts are {prompts!r}: give a text, or a list of texts or of lists of token ids")
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             params = [sampling_params or SamplingParams()] * len(prompts)
-        else:
+        elif isinstance(sampling_params, Iterable):
             params = list(sampling_params)
+        else:
+            raise RequestError(f"sampling_params is {sampling_params!r}: give a SamplingParams, or one for each prompt")
         if len(params) != len(prompts):
             raise RequestError(
                 f"{len(prompts)} prompts and {len(params)} SamplingParams were given: give one, or one each"
             )
         request_ids = [self._next_request_id() for _ in prompts]
-        for request_id, prompt, param in zip(request_ids, prompts, params, strict=True):
-            self._check_prompt(request_id, prompt, param)
+        checked = [self._check_prompt(*one) for one in zip(request_ids, prompts, params, strict=True)]
         done: dict[str, RequestOutput] = {}
+        pending = set(request_ids)
         try:
-            for request_id, prompt, param in zip(request_ids, prompts, params, strict=True):
-                self.add_request(request_id, prompt, param)
-            while len(done) < len(prompts):
-                done |= {
-                    output.request_id: output
-                    for output in self.step()
-                    if output.request_id in request_ids and output.finished
-                }
+            for request_id, prompt, token_ids, param in zip(request_ids, prompts, checked, params, strict=True):
+                self._queue(request_id, prompt if isinstance(prompt, str) else None, token_ids, param)
+            while pending:
+                for output in self.step():
+                    if output.finished and output.request_id in pending:
+                        done[output.request_id] = output
+                        pending.remove(output.request_id)
         finally:
-            self.abort_request(request_ids)
+            self.abort_request(pending)
         return [done[request_id] for request_id in request_ids]
 
     def _next_request_id(self) -> str:
@@ -423,6 +541,9 @@ class LLMEngine:
             self._num_generated_ids += 1
             if request_id not in self._streams:
                 return request_id
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise PagedlabError("an engine cannot be copied or pickled: its memory is its own; build another one")
 
     # --- looking inside ---------------------------------------------------------------------------------
 

@@ -25,10 +25,8 @@ class DuplicateRequestError(RequestError):
     """A request id that is already in use by a live request."""
 
 
-class UnknownRequestError(RequestError, KeyError):
-    """A request id that no live request has."""
-
-    __str__ = Exception.__str__  # KeyError would print the message's repr
+class EngineBusyError(PagedlabError, RuntimeError):
+    """A call to an engine that is in the middle of a step: from an observer, or from another thread."""
 
 
 class CapacityError(PagedlabError, RuntimeError):

@@ -18,9 +18,10 @@ vLLM has no counterpart: it logs statistics per step (`vllm/v1/metrics/stats.py`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, get_args, get_origin, get_type_hints
 
 BEATS = ("schedule", "prepare", "execute", "update")
 """The four beats of one step, in order. Each is a value in, a value out (`LLMEngine.step`)."""
@@ -323,16 +324,39 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     Raises
     ------
     ValueError
-        If ``kind`` is missing or unknown, or the fields are not those of its class.
+        If ``kind`` is missing or unknown, or the fields are not those of its class, by name and type.
     """
-    fields = dict(data)
-    kind = fields.pop("kind", None)
+    values = {name: _freeze(value) for name, value in data.items()}
+    kind = values.pop("kind", None)
     if kind not in _BY_NAME:
         raise ValueError(f"unknown event kind {kind!r}; known: {', '.join(sorted(_BY_NAME))}")
-    try:
-        return _BY_NAME[kind](**{name: _freeze(value) for name, value in fields.items()})
-    except TypeError as error:
-        raise ValueError(f"event {kind}: {error}") from None
+    wanted = _field_types(kind)
+    if values.keys() != wanted.keys():
+        raise ValueError(f"event {kind} has the fields {', '.join(wanted)}; given: {', '.join(values)}")
+    for name, value in values.items():
+        if not _matches(value, wanted[name]):
+            raise ValueError(f"event {kind}: {name} is {value!r}, which is not {wanted[name]}")
+    return _BY_NAME[kind](**values)
+
+
+@functools.cache
+def _field_types(kind: str) -> Mapping[str, Any]:
+    hints = get_type_hints(_BY_NAME[kind])
+    return {field.name: hints[field.name] for field in fields(_BY_NAME[kind])}
+
+
+def _matches(value: Any, wanted: Any) -> bool:
+    """Whether a frozen JSON value is of an event field's type: a plain type, or tuples of them."""
+    if get_origin(wanted) is tuple:
+        parts = get_args(wanted)
+        if not isinstance(value, tuple):
+            return False
+        if len(parts) == 2 and parts[1] is Ellipsis:
+            return all(_matches(item, parts[0]) for item in value)
+        return len(value) == len(parts) and all(map(_matches, value, parts))
+    if wanted is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is wanted
 
 
 def _freeze(value: Any) -> Any:

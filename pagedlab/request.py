@@ -25,8 +25,8 @@ from typing import Any
 from pagedlab.config import require_bool, require_int
 from pagedlab.errors import ConfigError, RequestError
 
-SAMPLING_EPS = 1e-5
-"""Below this temperature sampling is greedy (vLLM: ``_SAMPLING_EPS``)."""
+MIN_TEMPERATURE = 0.01
+"""Temperatures above 0 are at least this: smaller ones would only lose precision (vLLM: ``_MAX_TEMP``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,19 @@ class SamplingParams:
             require_int("seed", self.seed, 0, 2**63 - 1)
         for name, value, low, high in (("temperature", self.temperature, 0.0, 100.0), ("top_p", self.top_p, 0.0, 1.0)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"{name} is {value!r}: give a number from {low:g} to {high:g}")
+                kind = type(value).__name__
+                raise ConfigError(f"{name} is {value!r} ({kind}): give an int or float from {low:g} to {high:g}")
+            object.__setattr__(self, name, float(value))
         if self.top_p == 0.0:
             raise ConfigError("top_p is 0: give a number above 0; for greedy sampling use temperature=0")
         object.__setattr__(self, "stop_token_ids", _checked_token_ids(self.stop_token_ids))
-        if SAMPLING_EPS <= self.temperature < 0.01:
-            object.__setattr__(self, "temperature", 0.01)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            object.__setattr__(self, "temperature", MIN_TEMPERATURE)
 
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
-        return self.temperature < SAMPLING_EPS
+        return self.temperature == 0
 
 
 def _checked_token_ids(value: Any) -> tuple[int, ...]:
@@ -184,6 +186,12 @@ class Request:
     ) -> None:
         if not isinstance(request_id, str) or not request_id:
             raise RequestError(f"the request id is {request_id!r}: give a non-empty string")
+        if isinstance(prompt_token_ids, (str, bytes)):
+            raise RequestError(f"request {request_id!r}: the prompt is text; a Request takes token ids")
+        require_int("priority", priority, -(2**63), 2**63 - 1)
+        require_int("lora_id", lora_id, 0, 2**63 - 1)
+        if cache_salt is not None and not isinstance(cache_salt, str):
+            raise RequestError(f"request {request_id!r}: cache_salt is {cache_salt!r}: give a string or None")
         if len(prompt_token_ids) == 0:
             raise RequestError(f"request {request_id!r} has an empty prompt: give at least one token")
         self.request_id = request_id
@@ -244,15 +252,23 @@ class Request:
     def append_output_token_id(self, token_id: int) -> None:
         self.all_token_ids.append(token_id)
 
+    def restart(self, num_output_tokens: int) -> None:
+        """Go back to the first ``num_output_tokens`` outputs, none of them computed, waiting."""
+        del self.all_token_ids[self.num_prompt_tokens + num_output_tokens :]
+        self.block_hashes.clear()
+        self.num_computed_tokens = 0
+        self.status = RequestStatus.WAITING
+
     def check_stop(self, max_model_len: int) -> bool:
         """Set the finished status if the last token ends the request, and say whether it did.
 
-        The order is vLLM 0.25.1's: fewer than ``min_tokens`` outputs go on; then end-of-text, stop tokens, length.
+        The order is vLLM 0.25.1's: fewer than ``min_tokens`` outputs go on; then end-of-text, stop tokens, length. At
+        ``max_model_len`` a request ends in any case, since there is no room for another token.
         """
         params = self.sampling_params
         num_tokens = len(self.all_token_ids)
         num_output_tokens = num_tokens - self.num_prompt_tokens
-        if num_output_tokens < params.min_tokens:
+        if num_output_tokens < params.min_tokens and num_tokens < max_model_len:
             return False
         last = self.all_token_ids[-1]
         if last == self.eos_token_id or last in params.stop_token_ids:

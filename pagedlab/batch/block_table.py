@@ -136,9 +136,19 @@ class BlockTable:
         CapacityError
             If the row is too short for them; the row is then as it was.
         """
+        self.check_room(len(block_ids), int(self.num_blocks_per_row[row]), row)
         if self.blocks_per_kv_block > 1:
             block_ids = self._expand(block_ids)
         self._append(block_ids, row)
+
+    def check_room(self, num_blocks: int, num_held: int, row: int) -> None:
+        """Raise `CapacityError` if a row that holds ``num_held`` kernel blocks cannot take ``num_blocks`` more."""
+        columns = self.table.np.shape[1]
+        if num_held + num_blocks * self.blocks_per_kv_block > columns:
+            raise CapacityError(
+                f"row {row} holds {num_held // self.blocks_per_kv_block} blocks and cannot take {num_blocks} more: "
+                f"the table has {columns // self.blocks_per_kv_block} columns; raise max_model_len"
+            )
 
     def _expand(self, block_ids: BlockIds) -> npt.NDArray[np.int32]:
         """Return the kernel's blocks of manager blocks: ``b`` becomes ``b * r, ..., b * r + r - 1``."""
@@ -149,23 +159,14 @@ class BlockTable:
     def _append(self, block_ids: BlockIds, row: int) -> None:
         start = int(self.num_blocks_per_row[row])
         end = start + len(block_ids)
-        if end > self.table.np.shape[1]:
-            raise CapacityError(
-                f"row {row} holds {start} blocks and cannot take {len(block_ids)} more: "
-                f"the table has {self.table.np.shape[1]} columns; raise max_model_len"
-            )
         self.table.np[row, start:end] = block_ids
         self.num_blocks_per_row[row] = end
 
     def add_row(self, block_ids: BlockIds, row: int) -> None:
         """Start a row anew. What lies behind the new entries stays, stale."""
-        before = self.num_blocks_per_row[row]
+        self.check_room(len(block_ids), 0, row)
         self.num_blocks_per_row[row] = 0
-        try:
-            self.append_row(block_ids, row)
-        except CapacityError:
-            self.num_blocks_per_row[row] = before
-            raise
+        self.append_row(block_ids, row)
 
     def clear_row(self, row: int) -> None:
         """Set the live entries to the null block and forget them."""
@@ -286,10 +287,16 @@ class MultiGroupBlockTable:
         return len(self._tables)
 
     def add_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
+        """Start a row anew in every group; `CapacityError`, and no group changed, if one has no room."""
+        for table, ids in self._with_groups(block_ids):
+            table.check_room(len(ids), 0, row)
         for table, ids in self._with_groups(block_ids):
             table.add_row(ids, row)
 
     def append_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
+        """Append to a row in every group; `CapacityError`, and no group changed, if one has no room."""
+        for table, ids in self._with_groups(block_ids):
+            table.check_room(len(ids), int(table.num_blocks_per_row[row]), row)
         for table, ids in self._with_groups(block_ids):
             table.append_row(ids, row)
 

@@ -145,8 +145,10 @@ class InputBatch:
             )
         if self.num_reqs >= self.max_num_reqs:
             raise CapacityError(f"all {self.max_num_reqs} rows are taken: raise max_num_seqs")
-        hole = self._updates.pop_lowest_hole()
+        hole = self._updates.peek_lowest_hole()
         row = self.num_reqs if hole is None else hole
+        self.block_table.add_row(request.block_ids, row)  # refuses, before anything has changed
+        self._updates.pop_lowest_hole()
         if row == len(self._req_ids):
             self._req_ids.append(request.req_id)
             self.req_output_token_ids.append(request.output_token_ids)
@@ -161,7 +163,6 @@ class InputBatch:
         self.rows.num_tokens_no_spec[row] = end
         self.rows.num_prompt_tokens[row] = request.num_prompt_tokens
         self.rows.num_computed_tokens[row] = request.num_computed_tokens
-        self.block_table.add_row(request.block_ids, row)
         self._write_sampling(request, row)
         self._updates.add(AddedRow(row, request.sampling_params, request.prompt_token_ids, request.output_token_ids))
         if self.observer is not None:
@@ -188,10 +189,11 @@ class InputBatch:
 
         Tokens and numbers stay where they are, stale. `condense` must follow before rows are read.
         """
-        row = self.req_id_to_index.pop(req_id, None)
+        row = self.req_id_to_index.get(req_id)
         if row is None:
             return None
-        self._updates.remove(row)
+        self._updates.remove(row)  # refuses, before anything has changed
+        del self.req_id_to_index[req_id]
         self._req_ids[row] = None
         self.req_output_token_ids[row] = None
         self.block_table.clear_row(row)
@@ -251,6 +253,8 @@ class InputBatch:
         first_id, second_id = self._req_ids[first], self._req_ids[second]
         if first_id is None or second_id is None:
             raise IntegrityError(f"rows {first} and {second} cannot be swapped: one is a hole")
+        if first == second:
+            return
         pair, reverse = [first, second], [second, first]
         self._req_ids[first], self._req_ids[second] = second_id, first_id
         outputs = self.req_output_token_ids
@@ -351,8 +355,9 @@ class InputBatch:
                 block_ids = tuple(table.row(row).tolist())
                 held = held_block_ids.get(req_id)
                 # A block that fell out of the window is null on the other side; the row still names it, unread.
-                if held is not None and not all(
-                    a in (b, NULL_BLOCK_ID) for a, b in zip(held[group], block_ids, strict=True)
+                if held is not None and (
+                    len(held[group]) != len(block_ids)
+                    or any(a not in (b, NULL_BLOCK_ID) for a, b in zip(held[group], block_ids, strict=True))
                 ):
                     raise IntegrityError(f"request {req_id!r} holds blocks {held[group]}, but its row says {block_ids}")
                 if self.rows.num_computed_tokens[row] > len(block_ids) * table.block_size:

@@ -103,9 +103,6 @@ class BatchUpdateBuilder:
         self._sort()
         return self._removed.pop() if self._removed else None
 
-    def is_hole(self, row: int) -> bool:
-        return row in self._removed
-
     def _sort(self) -> None:
         if not self._removed_is_sorted:
             self._removed.sort(reverse=True)

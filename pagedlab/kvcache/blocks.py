@@ -60,7 +60,7 @@ class FreeKVCacheBlockQueue:
         CapacityError
             If fewer than ``n`` are free; nothing is taken then.
         """
-        if n > self.num_free_blocks:
+        if not 0 <= n <= self.num_free_blocks:
             raise CapacityError(f"{n} free blocks were asked for and {self.num_free_blocks} are there")
         taken = []
         block = self._head.next_free

@@ -183,6 +183,12 @@ class KVCacheGroup:
         per_segment = self.alignment // self.spec.block_size
         return index % per_segment >= per_segment - self.spec.num_window_blocks
 
+    def forget_uncomputed(self, request_id: str, num_computed_tokens: int) -> None:
+        """Take the hashes of the blocks away that ``num_computed_tokens`` tokens do not fill."""
+        first = num_computed_tokens // self.spec.block_size
+        self._pool.forget(self._blocks.get(request_id, [])[first:])
+        self._num_hashed[request_id] = min(first, self._num_hashed.get(request_id, 0))
+
 
 def longest_hit(
     spec: KVCacheSpec,

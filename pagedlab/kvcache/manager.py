@@ -124,9 +124,13 @@ class KVCacheManager:
             raise ConfigError("there must be at least one KV cache group")
         self.specs = tuple(specs)
         self.max_model_len = max_model_len
-        self.max_num_batched_tokens = max_num_batched_tokens or max_model_len
+        if max_num_batched_tokens is None:
+            max_num_batched_tokens = max_model_len
+        require_int("max_num_batched_tokens", max_num_batched_tokens, 1)
+        self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_caching = enable_caching
         self.block_pool = BlockPool(num_blocks)
+        self._num_blocks = num_blocks
         self.prefix_cache_stats = PrefixCacheStats()
         uncacheable = [type(spec).__name__ for spec in self.specs if not spec.cacheable]
         if enable_caching and uncacheable:
@@ -142,9 +146,7 @@ class KVCacheManager:
                 f"smallest, {self._hash_block_size}"
             )
         self._alignment = math.lcm(*sizes)
-        self.groups = tuple(
-            KVCacheGroup(spec, index, self.block_pool, self._alignment) for index, spec in enumerate(self.specs)
-        )
+        self.groups = self._new_groups()
         self._nothing_new: BlockIds = tuple(() for _ in self.specs)
         self._no_hit = PrefixHit(tuple(() for _ in self.specs), 0)
         # Groups with one spec are hit together; full attention first, since its hits can only be cut from the right.
@@ -376,6 +378,15 @@ class KVCacheManager:
             if self.observer is not None and blocks:
                 self.observer(BlocksCached(request.request_id, group.index, _ids(blocks)))
 
+    def forget_uncomputed(self, request: Request, num_computed_tokens: int) -> None:
+        """Unhash what a request was to compute and did not.
+
+        Blocks are hashed when they are allocated, before they are computed. If the step then does not run for the
+        request, nobody may hit them.
+        """
+        for group in self.groups:
+            group.forget_uncomputed(request.request_id, num_computed_tokens)
+
     # --- free -------------------------------------------------------------------------------------------
 
     def free(self, request: Request) -> None:
@@ -387,6 +398,18 @@ class KVCacheManager:
             blocks = group.free(request.request_id)
             if self.observer is not None and blocks:
                 self.observer(BlocksFreed(request.request_id, group.index, _ids(blocks), self.num_free_blocks))
+
+    def _new_groups(self) -> tuple[KVCacheGroup, ...]:
+        return tuple(
+            KVCacheGroup(spec, index, self.block_pool, self._alignment) for index, spec in enumerate(self.specs)
+        )
+
+    def reset(self) -> None:
+        """Take every block back and forget all content, whoever holds it: what follows a step that failed."""
+        observer = self.observer
+        self.block_pool = BlockPool(self._num_blocks)
+        self.groups = self._new_groups()
+        self.observer = observer
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content. False, and nothing done, while any block is held."""

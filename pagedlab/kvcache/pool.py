@@ -20,6 +20,7 @@ it is held is an error; the null block has no reference count to keep.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from pagedlab.config import NULL_BLOCK_ID, require_int
@@ -160,6 +161,10 @@ class BlockPool:
         """Blocks with a hash, free or held."""
         return sum(len(twins) for twins in self._cached.values())
 
+    def forget(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Take the hashes of blocks away: what was to be computed in them was not."""
+        self._evict([(block, block.key) for block in blocks if block.key is not None])
+
     def reset_prefix_cache(self) -> bool:
         """Forget every hash. False, and nothing done, while any block is held (as in vLLM)."""
         if self.num_free_blocks != self.num_usable_blocks:
@@ -188,7 +193,7 @@ class BlockPool:
         IntegrityError
             If not; the message names the block.
         """
-        queued = [block.block_id for block in self.free_queue]
+        queued = [block.block_id for block in itertools.islice(self.free_queue, len(self.blocks) + 1)]
         if len(queued) != len(set(queued)) or len(queued) != self.num_free_blocks:
             raise IntegrityError(f"the free queue says {self.num_free_blocks} blocks and holds {queued}")
         if NULL_BLOCK_ID in queued or self.null_block.key is not None:

@@ -19,6 +19,7 @@ vLLM counterpart: ``vllm/v1/worker/gpu_model_runner.py`` (``GPUModelRunner._upda
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from pagedlab.kvcache.manager import BlockIds
 from pagedlab.model.decoder import Decoder
 from pagedlab.runner.attention import AttentionMetadata, KVCache, PagedAttention
 from pagedlab.runner.reorder import regions, swaps_to_sort
-from pagedlab.runner.sampler import sample
+from pagedlab.runner.sampler import sample, skip_draws
 from pagedlab.scheduling.output import NewRequestData, SchedulerOutput
 
 ONE_THREAD_PARAMETERS = 20_000_000
@@ -120,9 +121,10 @@ class GPUModelRunner:
         self.observer: Observer | None = None
         self.decode_threshold = decode_threshold
         self.requests: dict[str, CachedRequestState] = {}
-        self.input_batch = InputBatch(
-            max_num_reqs, max_model_len, max_num_batched_tokens, config.vocab_size, block_sizes, device
+        self._make_batch = functools.partial(
+            InputBatch, max_num_reqs, max_model_len, max_num_batched_tokens, config.vocab_size, block_sizes, device
         )
+        self.input_batch = self._make_batch()
         self.kv_cache = KVCache(
             config.num_hidden_layers,
             num_blocks,
@@ -200,17 +202,33 @@ class GPUModelRunner:
             batch.swap_rows(first, second)
 
     def _new_state(self, data: NewRequestData) -> CachedRequestState:
-        seed = data.sampling_params.seed
         state = CachedRequestState(
             data.request_id,
             data.prompt_token_ids,
             data.sampling_params,
             data.block_ids,
             data.num_computed_tokens,
-            generator=None if seed is None else torch.Generator(self.device).manual_seed(seed),
+            list(data.output_token_ids),
+            self._generator(data),
         )
         self.requests[data.request_id] = state
         return state
+
+    def _generator(self, data: NewRequestData) -> torch.Generator | None:
+        """Return the generator of a seeded request, advanced past the tokens it has."""
+        if data.sampling_params.seed is None:
+            return None
+        generator = torch.Generator(self.device).manual_seed(data.sampling_params.seed)
+        if not data.sampling_params.greedy:
+            skip_draws(generator, len(data.output_token_ids), self.input_batch.vocab_size, self.kv_cache.data.dtype)
+        return generator
+
+    def reset(self) -> None:
+        """Forget every request and row, as after a step that failed. KV memory stays as it is."""
+        self.requests.clear()
+        observer = self.observer
+        self.input_batch = self._make_batch()
+        self.set_observer(observer)
 
     def prepare_inputs(self, output: SchedulerOutput) -> ModelInputs:
         """Read the flat batch of this step's tokens out of the rows."""

@@ -38,6 +38,7 @@ def sample(logits: Tensor, metadata: SamplingMetadata, discard: npt.NDArray[np.b
     -------
     Tensor, [num_reqs] int64
     """
+    logits = logits.to(_sampling_dtype(logits.dtype))
     greedy = logits.argmax(dim=-1)
     if metadata.temperature is None:
         return greedy
@@ -50,6 +51,18 @@ def sample(logits: Tensor, metadata: SamplingMetadata, discard: npt.NDArray[np.b
         if discard is None or not discard[row]:
             noise[row].exponential_(generator=generator)
     return torch.where(is_greedy, greedy, (probs / noise).argmax(dim=-1))
+
+
+def _sampling_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for anything shorter: half precision is too coarse for the tails that top-p cuts."""
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def skip_draws(generator: torch.Generator, count: int, vocab_size: int, dtype: torch.dtype) -> None:
+    """Bring a generator to where it stands after ``count`` tokens drawn by `sample` from logits of ``dtype``."""
+    noise = torch.empty(vocab_size, dtype=_sampling_dtype(dtype), device=generator.device)
+    for _ in range(count):
+        noise.exponential_(generator=generator)
 
 
 def _keep_top(logits: Tensor, metadata: SamplingMetadata) -> Tensor:

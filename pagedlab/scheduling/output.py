@@ -21,10 +21,14 @@ from pagedlab.request import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class NewRequestData:
-    """A request that runs for the first time: everything the worker needs to know of it, sent once."""
+    """A request that the worker does not know: everything it needs to know of it, sent once.
+
+    ``output_token_ids`` is empty but for a request that has to start anew after a step failed.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
+    output_token_ids: tuple[int, ...]
     sampling_params: SamplingParams
     block_ids: BlockIds
     num_computed_tokens: int

@@ -21,7 +21,7 @@ vLLM counterpart: ``vllm/v1/core/sched/scheduler.py`` (``Scheduler.schedule``, `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pagedlab.config import SchedulerConfig
 from pagedlab.errors import DuplicateRequestError, IntegrityError
@@ -47,6 +47,9 @@ class Scheduler:
     fast_path : bool
         Whether steps in which everybody decodes are done in columns (`SteadyBatch`). What is decided is the same; an
         observer sees the plain path.
+    keep_uncomputed_hashes : bool
+        Do as vLLM 0.25.1 does when a request is preempted in the step that was to compute its blocks: leave their
+        hashes, so that it or another may hit blocks that were never computed. For replaying its traces only.
 
     Raises
     ------
@@ -61,19 +64,24 @@ class Scheduler:
         max_model_len: int,
         *,
         fast_path: bool = True,
+        keep_uncomputed_hashes: bool = False,
     ) -> None:
         config.check_model_len(max_model_len)
         self.config = config
         self.kv_cache_manager = kv_cache_manager
         self.max_model_len = max_model_len
         self.requests: dict[str, Request] = {}
-        self.waiting: WaitingQueue = PriorityQueue() if config.policy == "priority" else FCFSQueue()
+        self.waiting = self._new_queue()
         self.running: list[Request] = []
         self.observer: Observer | None = None
         self._finished_req_ids: set[str] = set()
         self._fast_path = fast_path and kv_cache_manager.is_uniform
+        self._keep_uncomputed_hashes = keep_uncomputed_hashes
         self._steady: SteadyBatch | None = None
         self._steady_output: SchedulerOutput | None = None
+
+    def _new_queue(self) -> WaitingQueue:
+        return PriorityQueue() if self.config.policy == "priority" else FCFSQueue()
 
     def add_request(self, request: Request) -> None:
         """Put a request at the end of the waiting queue.
@@ -93,11 +101,6 @@ class Scheduler:
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
-
-    @property
-    def has_finished_requests(self) -> bool:
-        """Whether some finished request has not been reported to the worker yet."""
-        return bool(self._finished_req_ids)
 
     # --- beat 1: schedule -------------------------------------------------------------------------------
 
@@ -131,12 +134,14 @@ class Scheduler:
                     budget += granted.pop(victim.request_id)
                     del new_block_ids[victim.request_id]
                     index -= 1
+                    if not self._keep_uncomputed_hashes:
+                        self.kv_cache_manager.forget_uncomputed(victim, victim.num_computed_tokens)
                 self._preempt(victim)
                 preempted.append(victim)
                 if victim is request:
                     break
             if blocks is None:
-                break  # it pushed out itself: nobody behind it is left
+                break  # it pushed out itself; as in vLLM that ends the pass, whoever is behind it
             budget -= num_new_tokens
             new_block_ids[request.request_id] = blocks
             self._grant(granted, request, num_new_tokens, budget, "running")
@@ -277,6 +282,7 @@ class Scheduler:
         return NewRequestData(
             request.request_id,
             tuple(request.prompt_token_ids),
+            tuple(request.output_token_ids),
             request.sampling_params,
             self.kv_cache_manager.get_block_ids(request.request_id),
             request.num_computed_tokens,
@@ -304,10 +310,13 @@ class Scheduler:
         self._forget_steady()
         new_token_ids: dict[str, tuple[int, ...]] = {}
         finish_reasons: dict[str, str] = {}
+        missing = [request_id for request_id, _ in output.scheduled if request_id not in sampled_token_ids]
+        if missing:
+            raise IntegrityError(f"no tokens (not even none) were given for {missing}, which were scheduled")
         for request_id, _ in output.scheduled:
             request = self.requests.get(request_id)
-            if request is None:
-                continue  # aborted while the step ran
+            if request is None or request.status is not RequestStatus.RUNNING:
+                continue  # aborted while the step ran, and perhaps its id was taken by another since
             for count, token_id in enumerate(sampled_token_ids[request_id], start=1):
                 self._accept(request, token_id)
                 new_token_ids[request_id] = sampled_token_ids[request_id][:count]
@@ -334,6 +343,19 @@ class Scheduler:
         del self.requests[request.request_id]
         self._finished_req_ids.add(request.request_id)
         return reason
+
+    def restart(self, requests: Sequence[Request]) -> None:
+        """Forget everything and let ``requests`` wait, in this order: what follows a step that failed.
+
+        The blocks must be free (`KVCacheManager.reset`) and the worker must know of nobody (`GPUModelRunner.reset`).
+        """
+        self._forget_steady()
+        self.requests = {request.request_id: request for request in requests}
+        self.running = []
+        self.waiting = self._new_queue()
+        for request in requests:
+            self.waiting.add(request)
+        self._finished_req_ids = set()
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
         """End requests at once. Ids that no live request has are ignored: a request may end as its abort arrives.
@@ -374,5 +396,5 @@ class Scheduler:
         if holders != {request.request_id for request in self.running}:
             raise IntegrityError(f"blocks are held by {sorted(holders)}, but running are {self.running}")
         for request in self.running:
-            if not 0 <= request.num_computed_tokens <= request.num_tokens:
-                raise IntegrityError(f"{request} has computed more tokens than it has")
+            if not 0 <= request.num_computed_tokens < request.num_tokens:
+                raise IntegrityError(f"{request} runs and has nothing to compute, so no step would schedule it again")

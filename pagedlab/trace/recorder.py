@@ -10,12 +10,13 @@ source line is that of the *caller* of the method that emitted the event: the st
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Protocol
 
 from pagedlab.events import BeatStarted, Event, Observer, RequestAdded, StepFinished, StepStarted, TokenSampled
@@ -36,11 +37,18 @@ class Observable(Protocol):
         """Return the text of a token, or None if there is no tokenizer."""
 
 
+@functools.cache
+def _is_of_the_engine(file: str) -> bool:
+    path = Path(file).resolve()
+    return path.is_relative_to(_PACKAGE) and path != Path(__file__).resolve()
+
+
 class Recorder:
     """An observer that keeps every event. Also a context manager that stops at the end of its block."""
 
     def __init__(self, engine: Observable) -> None:
         self._engine = engine
+        self._previous = engine.observer
         self._records: list[Record] = []
         self._sources: dict[str, SourceFunction] = {}
         self._keys: dict[CodeType, str | None] = {}
@@ -55,12 +63,17 @@ class Recorder:
         elif isinstance(event, StepFinished):
             self._beat = None
         self._records.append(Record(self._step, self._beat, event, self._source_line()))
+        if self._previous is not None:
+            self._previous(event)
 
     def _source_line(self) -> SourceLine | None:
-        # Frames: 0 here, 1 __call__, 2 the method that emitted, 3 the statement that asked for it.
-        frame = sys._getframe(3)
-        key = self._key(frame.f_code)
-        return None if key is None else SourceLine(key, frame.f_lineno)
+        # Up the stack: recorders and whatever wraps them, the method that emitted, the statement that asked for it.
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not _is_of_the_engine(frame.f_code.co_filename):
+            frame = frame.f_back
+        frame = frame.f_back if frame is not None else None
+        key = self._key(frame.f_code) if frame is not None else None
+        return None if frame is None or key is None else SourceLine(key, frame.f_lineno)
 
     def _key(self, code: CodeType) -> str | None:
         """Return the name under which ``code``'s text is kept; None if it is not the library's own."""
@@ -102,9 +115,9 @@ class Recorder:
                     yield token
 
     def stop(self) -> Trace:
-        """Detach from the engine and return the trace."""
+        """Detach from the engine, leave it to who observed it before, and return the trace."""
         if self._engine.observer is self:
-            self._engine.observer = None
+            self._engine.observer = self._previous
         return self.trace
 
     def __enter__(self) -> Recorder:
@@ -115,7 +128,7 @@ class Recorder:
 
 
 def record(engine: Observable) -> Recorder:
-    """Attach a recorder to ``engine`` and return it. A recorder that is already attached is replaced.
+    """Attach a recorder to ``engine`` and return it. Who observes the engine already goes on to see every event.
 
     Parameters
     ----------

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pagedlab.errors import TraceError
-from pagedlab.events import Event, StepStarted, event_from_dict, event_to_dict
+from pagedlab.events import BEATS, Event, StepStarted, event_from_dict, event_to_dict
 
 FORMAT = "pagedlab-trace"
 VERSION = 1
 
 E = TypeVar("E", bound=Event)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class Trace:
         header = {
             "format": FORMAT,
             "version": VERSION,
+            "num_records": len(self.records),
             "settings": dict(self.settings),
             "vocabulary": {str(token): text for token, text in self.vocabulary.items()},
             "sources": {
@@ -133,7 +135,8 @@ class Trace:
             },
         }
         lines = [header, *(_record_to_dict(record) for record in self.records)]
-        return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+        # ASCII only: whatever is in an id, a lone surrogate too, can be written and read again.
+        return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
 
     @classmethod
     def loads(cls, text: str) -> Trace:
@@ -144,38 +147,46 @@ class Trace:
         TraceError
             If the text is not such a trace; the message names the line.
         """
-        # Only "\n" ends a line: `str.splitlines` would also break at the odd separators a prompt may hold.
-        lines = text.removesuffix("\n").split("\n")
+        lines = text.splitlines()
         try:
-            header = json.loads(lines[0])
-        except json.JSONDecodeError as error:
-            raise TraceError(f"line 1 is not JSON ({error.msg}): is this a pagedlab trace?") from None
+            header = json.loads(lines[0] if lines else "")
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise TraceError(f"line 1 is not JSON ({error}): is this a pagedlab trace?") from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise TraceError(f'line 1 is not the header of a trace: expected "format": "{FORMAT}"')
         if header.get("version") != VERSION:
             raise TraceError(f"trace version {header.get('version')!r} is not supported: this reads version {VERSION}")
         records = []
         try:
+            num_records = _typed(header["num_records"], int)
             sources = {
-                key: SourceFunction(f["file"], f["name"], f["first_line"], tuple(f["lines"]))
+                key: SourceFunction(
+                    _typed(f["file"], str),
+                    _typed(f["name"], str),
+                    _typed(f["first_line"], int),
+                    tuple(_typed(line, str) for line in f["lines"]),
+                )
                 for key, f in header["sources"].items()
             }
-            vocabulary = {int(token): text for token, text in header["vocabulary"].items()}
-            settings = header["settings"]
+            vocabulary = {int(token): _typed(text, str) for token, text in header["vocabulary"].items()}
+            settings = _typed(header["settings"], dict)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TraceError(f"line 1: the header is damaged ({type(error).__name__}: {error})") from None
         for number, line in enumerate(lines[1:], start=2):
             try:
                 records.append(_record_from_dict(json.loads(line)))
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise TraceError(f"line {number} is damaged ({type(error).__name__}: {error})") from None
+        if len(records) != num_records:
+            raise TraceError(f"the trace is cut: it should have {num_records} records and has {len(records)}")
         return cls(tuple(records), sources, vocabulary, settings)
 
     def save(self, path: str | Path) -> Path:
-        """Write the trace to ``path`` (UTF-8) and return it."""
+        """Write the trace to ``path`` and return it. A file that is there is replaced only when all is written."""
         path = Path(path)
-        path.write_text(self.dumps(), encoding="utf-8", newline="\n")
-        return path
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        unfinished.write_text(self.dumps(), encoding="ascii", newline="\n")
+        return unfinished.replace(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -205,10 +216,17 @@ def _record_to_dict(record: Record) -> dict[str, Any]:
 
 
 def _record_from_dict(data: Mapping[str, Any]) -> Record:
-    source = data["source"]
-    return Record(
-        data["step"],
-        data["beat"],
-        event_from_dict(data["event"]),
-        None if source is None else SourceLine(*source),
-    )
+    beat, source = data["beat"], data["source"]
+    if beat is not None and beat not in BEATS:
+        raise ValueError(f"there is no beat {beat!r}")
+    line = None
+    if source is not None:
+        function, number = _typed(source, list)
+        line = SourceLine(_typed(function, str), _typed(number, int))
+    return Record(_typed(data["step"], int), beat, event_from_dict(_typed(data["event"], dict)), line)
+
+
+def _typed(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{value!r} should be of type {kind.__name__}")
+    return value

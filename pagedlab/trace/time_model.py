@@ -61,7 +61,7 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What of a decoder costs time. ``weight_bytes`` is the size of one parameter and of one K or V element."""
+    """What of a decoder costs time. ``element_bytes`` is the size of one parameter and of one K or V element."""
 
     name: str
     num_layers: int
@@ -168,7 +168,10 @@ def estimate_step(
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """When a request's tokens came, in milliseconds from the start of the trace."""
+    """When a request's tokens came, in milliseconds from the start of the trace.
+
+    An id that was used again after its request had ended has an entry for each of its requests.
+    """
 
     request_id: str
     added: float
@@ -201,7 +204,9 @@ class Timeline:
 
     @property
     def mean_time_to_first_token(self) -> float:
-        return statistics.fmean(r.time_to_first_token for r in self.requests if r.token_times)
+        """Over all requests that got a token; nan if none did."""
+        times = [request.time_to_first_token for request in self.requests if request.token_times]
+        return statistics.fmean(times) if times else float("nan")
 
     @property
     def mean_inter_token_latency(self) -> float:
@@ -222,8 +227,8 @@ def timeline(trace: Trace, gpu: GPU, model: ModelShape, overhead_seconds: float 
         If no step of the trace has finished.
     """
     now = 0.0
-    added: dict[str, float] = {}
-    tokens: dict[str, list[float]] = {}
+    lives: list[tuple[str, float, list[float]]] = []  # id, added, times of its tokens
+    tokens: dict[str, list[float]] = {}  # the times of the request that has the id now
     estimates: list[StepEstimate] = []
     ends: list[float] = []
     work = StepWork((), ())
@@ -231,7 +236,8 @@ def timeline(trace: Trace, gpu: GPU, model: ModelShape, overhead_seconds: float 
     for record in trace:
         match record.event:
             case RequestAdded(request_id=request_id):
-                added[request_id] = now
+                tokens[request_id] = []
+                lives.append((request_id, now, tokens[request_id]))
             case StepStarted():
                 work, accepted = StepWork((), ()), []
             case InputsPrepared(query_start_loc=starts, seq_lens=seq_lens):
@@ -243,8 +249,11 @@ def timeline(trace: Trace, gpu: GPU, model: ModelShape, overhead_seconds: float 
                 now += estimates[-1].milliseconds
                 ends.append(now)
                 for request_id in accepted:
-                    tokens.setdefault(request_id, []).append(now)
+                    if request_id not in tokens:  # it was there before the recording
+                        tokens[request_id] = []
+                        lives.append((request_id, 0.0, tokens[request_id]))
+                    tokens[request_id].append(now)
     if not estimates:
         raise TraceError("the trace has no finished step: record while the engine runs")
-    requests = tuple(RequestTimes(name, added.get(name, 0.0), tuple(times)) for name, times in tokens.items())
+    requests = tuple(RequestTimes(name, added, tuple(times)) for name, added, times in lives)
     return Timeline(tuple(estimates), tuple(ends), requests)

@@ -110,6 +110,10 @@ def test_groups_get_every_row_operation_and_a_wrong_number_of_groups_is_refused(
         [[4], [], [1, 2, 6]],
         [[5], [], [3]],
     ]
+    for operation in (tables.add_row, tables.append_row):
+        with pytest.raises(CapacityError):
+            operation(([9], list(range(99))), 2)  # the second group has no room: the first is not touched either
+    assert [table.row(2).tolist() for table in tables] == [[1, 2, 6], [3]]
     tables.clear_row(0)
     assert tables.commit(3) == 3 * 4 * (32 + 16)
     with pytest.raises(ValueError, match="for 1 groups"):

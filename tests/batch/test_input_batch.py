@@ -90,6 +90,7 @@ def test_removals_come_before_holes_are_read() -> None:
     batch.add_request(state("C"))
     with pytest.raises(IntegrityError, match="remove before you add"):
         batch.remove_request("B")
+    assert batch.req_ids == ["C", "B"]
 
 
 def test_a_full_batch_a_long_request_and_a_duplicate_are_refused_unchanged() -> None:
@@ -101,6 +102,11 @@ def test_a_full_batch_a_long_request_and_a_duplicate_are_refused_unchanged() -> 
     batch.remove_request("E")
     with pytest.raises(CapacityError, match="a row holds 16"):
         batch.add_request(state("G", prompt=(1,) * 17))
+    too_many = state("H")
+    too_many.block_ids = (tuple(range(1000)),)
+    with pytest.raises(CapacityError, match="cannot take 1000 more"):
+        batch.add_request(too_many)
+    assert "H" not in batch.req_id_to_index
     batch.condense()
     assert batch.req_ids == ["A", "B", "C", "D"]
 
@@ -134,6 +140,22 @@ def test_swap_exchanges_everything_also_when_only_one_row_has_a_generator() -> N
     assert batch.token_ids[1, :2].tolist() == [1, 2]
     assert batch.rows.temperature[:2].tolist() == [np.float32(0.7), 0]
     assert batch.rows.top_k[:2].tolist() == [5, VOCAB]
+
+
+def test_swapping_a_row_with_itself_changes_nothing() -> None:
+    batch = make_batch()
+    request = state("A")
+    request.generator = torch.Generator()
+    batch.add_request(request)
+    batch.swap_rows(0, 0)
+    assert batch.generators == {0: request.generator}
+
+
+def test_integrity_names_a_row_that_is_too_short() -> None:
+    batch = filled("A")
+    batch.block_table[0].num_blocks_per_row[0] -= 1
+    with pytest.raises(IntegrityError, match="but its row says"):
+        batch.check_integrity({"A": ((ord("A"), ord("A") + 1),)})
 
 
 def test_sampling_settings_are_stored_as_vllm_stores_them() -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig
-from pagedlab.errors import ConfigError, DuplicateRequestError, ModelError, RequestError
+from pagedlab.errors import (
+    ConfigError,
+    DuplicateRequestError,
+    EngineBusyError,
+    ModelError,
+    PagedlabError,
+    RequestError,
+)
+from pagedlab.events import BeatStarted, Event
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.tokenizer import ByteTokenizer
 from pagedlab.scheduling import Scheduler, StaticBatchScheduler
@@ -50,6 +62,19 @@ def run(engine: LLMEngine) -> dict[str, tuple[int, ...]]:
         (lambda e: e.add_request("X", [64], GREEDY), RequestError, "0 to 63"),
         (lambda e: e.add_request("X", [-1], GREEDY), RequestError, "0 to 63"),
         (lambda e: e.add_request("X", [1.5], GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", [np.float32(1.7)], GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", torch.tensor([1.9, 2.0]), GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", torch.zeros(2, 2, dtype=torch.long), GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", [True, False], GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", {1: 2}, GREEDY), RequestError, "give text or token ids"),
+        (lambda e: e.add_request("X", [2**80], GREEDY), RequestError, "token id"),
+        (lambda e: e.add_request("X", [1], SamplingParams(max_tokens=50, min_tokens=50)), RequestError, "room for 31"),
+        (lambda e: e.add_request("X", [1], GREEDY, priority="high"), ConfigError, "priority"),
+        (lambda e: e.add_request("X", [1], GREEDY, cache_salt=5), RequestError, "cache_salt"),
+        (lambda e: e.generate(5), RequestError, "the prompts are 5"),
+        (lambda e: e.generate([[1]], 5), RequestError, "sampling_params is 5"),
+        (lambda e: e.abort_request(None), RequestError, "ids to abort"),
+        (lambda e: e.abort_request([[1]]), RequestError, "ids to abort"),
         (lambda e: e.add_request("X", 7, GREEDY), RequestError, "give text or token ids"),
         (lambda e: e.add_request("X", "text", GREEDY), RequestError, "no tokenizer"),
         (lambda e: e.add_request("X", [1], {"max_tokens": 3}), RequestError, "give a SamplingParams"),
@@ -116,6 +141,146 @@ def test_engine_settings_that_contradict_each_other_are_refused(tiny_model: Deco
         LLMEngine(tiny_model, slot_mapping_backend="cuda")
     with pytest.raises(ModelError, match="there is no model"):
         LLMEngine("no-such-model")
+    with pytest.raises(ConfigError, match="do not belong together"):
+        LLMEngine(tiny_model, tokenizer=ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device": "cuda"},
+        {"device": "nonsense"},
+        {"dtype": "float32"},
+        {"dtype": "nonsense"},
+        {"scheduler_config": 5},
+        {"cache_config": {}},
+        {"scheduler_cls": None},
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(tiny_model: Decoder, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        LLMEngine(tiny_model, **options)
+
+
+@pytest.mark.parametrize("model", [None, 5])
+def test_a_model_that_is_none_is_refused(model: Any) -> None:
+    with pytest.raises(ConfigError, match="give a name, a folder or a Decoder"):
+        LLMEngine(model)
+
+
+def test_numpy_and_torch_ids_and_generators_are_prompts_too(engine: LLMEngine) -> None:
+    prompts = [np.array([1, 2]), torch.tensor([1, 2]), (token for token in (1, 2)), range(1, 3)]
+    outputs = engine.generate(prompts, GREEDY)  # type: ignore[arg-type]
+    assert {output.prompt_token_ids for output in outputs} == {(1, 2)}
+    assert len({output.output_token_ids for output in outputs}) == 1
+
+
+# --- a step that fails ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("beat", ["schedule", "prepare", "execute", "update", "forward"])
+def test_a_step_that_fails_is_taken_back(
+    tiny_model: Decoder, beat: str, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails, in whatever beat: every request ends with the tokens it would have had, nobody is stuck."""
+    params = SamplingParams(max_tokens=9, temperature=0 if seed is None else 1, seed=seed, ignore_eos=True)
+    prompts = {"A": [1, 2, 3, 4, 5], "B": [1, 2, 3, 4, 9, 9, 9, 9], "C": [7]}
+
+    def engine() -> LLMEngine:
+        return LLMEngine(
+            tiny_model,
+            scheduler_config=SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=3),
+            cache_config=CacheConfig(block_size=4, num_blocks=30),
+        )
+
+    undisturbed = engine()
+    for name, prompt in prompts.items():
+        undisturbed.add_request(name, prompt, params)
+    expected = run(undisturbed)
+
+    for failing_step in range(6):
+        disturbed = engine()
+        tokens: dict[str, tuple[int, ...]] = {}
+
+        def watch(event: Event, engine: LLMEngine = disturbed, at: int = failing_step) -> None:
+            if engine.num_steps == at and isinstance(event, BeatStarted) and event.beat == beat:
+                engine.observer = None
+                raise KeyboardInterrupt
+
+        disturbed.observer = watch
+        if beat == "forward":
+            disturbed.observer = None
+            forward, calls = disturbed.runner._forward, iter(range(1000))
+
+            def fail_once(
+                inputs: Any, forward: Any = forward, calls: Any = calls, at: int = failing_step
+            ) -> torch.Tensor:
+                logits: torch.Tensor = forward(inputs)
+                if next(calls) == at:
+                    raise KeyboardInterrupt
+                return logits
+
+            monkeypatch.setattr(disturbed.runner, "_forward", fail_once)
+        for name, prompt in prompts.items():
+            disturbed.add_request(name, prompt, params)
+        interrupts = 0
+        while disturbed.has_unfinished_requests():
+            try:
+                for output in disturbed.step():
+                    tokens[output.request_id] = output.output_token_ids
+            except KeyboardInterrupt:
+                interrupts += 1
+            disturbed.check_integrity()
+        assert interrupts == 1
+        assert tokens == expected
+
+
+def test_nothing_of_an_interrupted_generate_can_be_hit(engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = list(range(12))
+    expected = engine.generate([prompt], GREEDY)[0].output_token_ids
+    engine.kv_cache_manager.reset_prefix_cache()
+
+    def interrupted(inputs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.runner, "_forward", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate([prompt], GREEDY)
+    assert engine.generate([prompt], GREEDY)[0].output_token_ids == expected
+
+
+@pytest.mark.parametrize("kind", ["RequestScheduled", "BlocksAllocated", "TokenSampled", "TokenAccepted", "RowAdded"])
+def test_an_observer_may_only_watch(engine: LLMEngine, kind: str) -> None:
+    refused = []
+
+    def meddle(event: Event) -> None:
+        if event.kind == kind:
+            for call in (engine.step, lambda: engine.abort_request("A"), lambda: engine.add_request("Z", [1])):
+                with pytest.raises(EngineBusyError, match="may only watch"):
+                    call()
+                refused.append(event)
+
+    engine.observer = meddle
+    engine.add_request("A", [1, 2, 3], GREEDY)
+    assert len(run(engine)["A"]) == 4
+    assert refused
+
+
+def test_an_engine_cannot_be_copied(engine: LLMEngine) -> None:
+    for copier in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(PagedlabError, match="build another one"):
+            copier(engine)
+
+
+def test_priorities_and_salts_reach_the_scheduler(tiny_model: Decoder) -> None:
+    engine = LLMEngine(tiny_model, scheduler_config=SchedulerConfig(8, max_num_seqs=1, policy="priority"))
+    for name, priority in (("low", 9), ("high", 1)):
+        engine.add_request(name, [1, 2, 3, 4], GREEDY, priority=priority, cache_salt=name)
+    first = engine.step()
+    assert [output.request_id for output in first] == ["high"]
+    assert engine.scheduler.requests["low"].cache_salt == "low"
 
 
 # --- the life of a request -----------------------------------------------------------------------------------

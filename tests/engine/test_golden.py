@@ -16,6 +16,7 @@ import pytest
 from pagedlab.conformance import Case, compare, rank_slots, read_cases
 from pagedlab.errors import TraceError
 from pagedlab.kernels import backend
+from pagedlab.scheduling import Scheduler
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = list(read_cases(GOLDEN / "engine.jsonl.gz"))
@@ -62,6 +63,34 @@ def test_one_corrupted_value_of_any_field_is_reported(field: str) -> None:
     assert report.difference is not None
     assert (report.difference.case, report.difference.field) == (case["name"], field)
     assert "ours" in str(report)
+
+
+def test_a_field_that_is_gone_or_of_another_type_is_reported() -> None:
+    for change in ("delete", "float", "bool"):
+        case: Case = copy.deepcopy(CASES[0])
+        step = next(step for step in case["steps"] if "batch_update" in step and step["batch_update"] is None)
+        if change == "delete":
+            del step["batch_update"]
+        elif change == "float":
+            step["positions"][0] = float(step["positions"][0])
+        else:
+            step["discard"][0] = int(step["discard"][0])
+        assert compare([case]).difference is not None, change
+
+
+def test_a_case_that_is_cut_is_refused() -> None:
+    for steps in ([], CASES[0]["steps"][:5]):
+        with pytest.raises(TraceError, match="steps are missing at its end"):
+            compare([{**CASES[0], "steps": steps}])
+
+
+def test_an_error_of_our_own_is_not_blamed_on_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("our own defect")
+
+    monkeypatch.setattr(Scheduler, "update_from_output", broken)
+    with pytest.raises(KeyError, match="our own defect"):
+        compare(CASES[:1])
 
 
 def test_kinds_that_cannot_be_replayed_are_named() -> None:

@@ -85,6 +85,21 @@ def test_the_null_block_is_never_given_out() -> None:
     assert pool.usage == 1.0
 
 
+def test_a_negative_number_of_blocks_is_refused() -> None:
+    pool = BlockPool(5)
+    with pytest.raises(CapacityError):
+        pool.get_new_blocks(-1)
+    assert pool.num_free_blocks == 4
+
+
+def test_integrity_ends_also_on_a_queue_that_runs_in_a_circle() -> None:
+    pool = BlockPool(5)
+    first = next(iter(pool.free_queue))
+    first.next_free = first
+    with pytest.raises(IntegrityError, match="the free queue says"):
+        pool.check_integrity()
+
+
 def test_freed_blocks_are_the_next_to_go_in_the_given_order() -> None:
     pool = BlockPool(6)
     a, b, c = pool.get_new_blocks(3)

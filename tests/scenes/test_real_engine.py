@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 
@@ -30,11 +31,11 @@ def run(
     budget: int = 16,
     seats: int = 4,
     max_model_len: int = 64,
-    engine_class: type[LLMEngine] = LLMEngine,
+    priorities: Mapping[str, int] = MappingProxyType({}),
     scheduler_class: type[Scheduler] = Scheduler,
     **scheduling,
 ) -> Trace:
-    engine = engine_class(
+    engine = LLMEngine(
         model,
         scheduler_config=SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seats, **scheduling),
         cache_config=CacheConfig(block_size=4, num_blocks=blocks),
@@ -48,7 +49,10 @@ def run(
         for request_id in [request_id for request_id, arrival in todo.items() if arrival <= step]:
             del todo[request_id]
             engine.add_request(
-                request_id, list(prompts[request_id]), SamplingParams(max_tokens=output, temperature=0.0)
+                request_id,
+                list(prompts[request_id]),
+                SamplingParams(max_tokens=output, temperature=0.0),
+                priority=priorities.get(request_id, 0),
             )
         if not todo and not engine.has_unfinished_requests():
             break
@@ -195,19 +199,11 @@ def test_who_runs_does_not_take_seats_for_static_batching(tiny_model) -> None:
 # --- priority -------------------------------------------------------------------------------------------------
 
 
-class Ranked(LLMEngine):
-    """Gives a request the priority that its name ends with: `add_request` knows none."""
-
-    def _queue(self, request) -> None:
-        request.priority = int(request.request_id[-1])
-        super()._queue(request)
-
-
 def ranked(model, blocks: int) -> Trace:
     """A9 came first, but is worth least: it is the first to lose its blocks, though not the last of the running."""
     prompts = {"A9": range(1, 9), "B1": range(10, 18), "C5": range(20, 28)}
     return run(model, prompts, 16, blocks=blocks, budget=32, max_model_len=30, arrivals=[0, 1, 1],
-               policy="priority", engine_class=Ranked)  # fmt: skip
+               policy="priority", priorities={"A9": 9, "B1": 1, "C5": 5})  # fmt: skip
 
 
 def preemption(trace: Trace) -> tuple[int, str]:
@@ -239,7 +235,8 @@ def test_by_priority_a_request_may_have_to_preempt_itself(tiny_model) -> None:
 
 def test_by_priority_the_queue_is_drawn_in_its_own_order(tiny_model) -> None:
     prompts = {"A1": range(1, 9), "B9": range(10, 18), "C5": range(20, 28), "D3": range(30, 38)}
-    trace = run(tiny_model, prompts, 3, seats=1, arrivals=[0, 1, 1, 1], policy="priority", engine_class=Ranked)
+    ranks = {"A1": 1, "B9": 9, "C5": 5, "D3": 3}
+    trace = run(tiny_model, prompts, 3, seats=1, arrivals=[0, 1, 1, 1], policy="priority", priorities=ranks)
     for step in range(1, trace.num_steps):
         scene = scenes.step(trace, step)
         chips = [actor for key, actor in scene.frames[0].stage.items() if key.startswith("chip:")]

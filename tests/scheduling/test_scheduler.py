@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab.config import SchedulerConfig
-from pagedlab.errors import ConfigError, DuplicateRequestError
+from pagedlab.errors import ConfigError, DuplicateRequestError, IntegrityError
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, KVCacheSpec, SlidingWindowSpec
 from pagedlab.request import Request, SamplingParams
 from pagedlab.scheduling import Scheduler, SchedulerOutput
@@ -35,7 +35,12 @@ def make_scheduler(
 
 
 def request(name: str, prompt: int, max_tokens: int = 5, arrival: float = 0, **keys: Any) -> Request:
-    params = SamplingParams(max_tokens=max_tokens, temperature=0, stop_token_ids=keys.pop("stop", ()))
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min(keys.pop("min_tokens", 0), max_tokens),
+        temperature=0,
+        stop_token_ids=keys.pop("stop", ()),
+    )
     return Request(name, [zlib.crc32(name.encode()) % 7] * prompt, params, arrival, **keys)
 
 
@@ -53,9 +58,9 @@ def model(scheduler: Scheduler, output: SchedulerOutput) -> dict[str, tuple[int,
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests (name, prompt, max_tokens, arrival step, priority, stop ids) and aborts (name, step)."""
+    """Requests (name, prompt, max_tokens, arrival step, priority, min_tokens, stop ids) and aborts (name, step)."""
 
-    requests: tuple[tuple[str, int, int, int, int, tuple[int, ...]], ...]
+    requests: tuple[tuple[str, int, int, int, int, int, tuple[int, ...]], ...]
     aborts: tuple[tuple[str, int], ...]
 
 
@@ -64,8 +69,10 @@ def workloads(draw: st.DrawFn) -> Workload:
     requests = []
     for index in range(draw(st.integers(1, 9))):
         stop = draw(st.sampled_from([(), (), (3,), (1, 2, 5)]))
-        sizes = (draw(st.integers(1, 24)), draw(st.integers(1, 20)), draw(st.integers(0, 8)), draw(st.integers(0, 2)))
-        requests.append((f"r{index}", *sizes, stop))
+        prompt, max_tokens = draw(st.integers(1, 24)), draw(st.sampled_from([1, 3, 9, 20, 60]))
+        arrival, priority = draw(st.integers(0, 8)), draw(st.integers(0, 2))
+        min_tokens = draw(st.sampled_from([0, 4, 60]))
+        requests.append((f"r{index}", prompt, max_tokens, arrival, priority, min_tokens, stop))
     names = st.sampled_from([name for name, *_ in requests])
     aborts = draw(st.lists(st.tuples(names, st.integers(0, 15)), max_size=3))
     return Workload(tuple(requests), tuple(aborts))
@@ -84,9 +91,10 @@ class Run:
 
     def one_step(self) -> None:
         scheduler = self.scheduler
-        for name, prompt, max_tokens, arrival, priority, stop in self.workload.requests:
+        for name, prompt, max_tokens, arrival, priority, min_tokens, stop in self.workload.requests:
             if arrival == self.step:
-                scheduler.add_request(request(name, prompt, max_tokens, arrival=arrival, priority=priority, stop=stop))
+                keys = {"priority": priority, "min_tokens": min_tokens, "stop": stop}
+                scheduler.add_request(request(name, prompt, max_tokens, arrival=arrival, **keys))
         for name in scheduler.abort_requests(n for n, step in self.workload.aborts if step == self.step):
             self.reasons[name] = "abort"
         output = scheduler.schedule()
@@ -118,7 +126,7 @@ variants = st.fixed_dictionaries(
     {
         "budget": st.sampled_from([4, 8, 16, 64]),
         "seats": st.integers(1, 4),
-        "num_blocks": st.sampled_from([25, 30, 60]),
+        "num_blocks": st.sampled_from([49, 60]),
         "caching": st.booleans(),
         "policy": st.sampled_from(["fcfs", "priority"]),
         "long_prefill_token_threshold": st.sampled_from([0, 3]),
@@ -173,7 +181,7 @@ def test_the_fast_path_is_really_taken() -> None:
         return output
 
     scheduler._schedule_steady = spy  # type: ignore[method-assign]
-    Run(scheduler, Workload(tuple((f"r{i}", 4, 20, 0, 0, ()) for i in range(4)), ())).to_end()
+    Run(scheduler, Workload(tuple((f"r{i}", 4, 20, 0, 0, 0, ()) for i in range(4)), ())).to_end()
     assert sum(taken) > len(taken) / 2
 
 
@@ -278,7 +286,49 @@ def test_d3_a_victim_that_was_scheduled_in_this_step_gives_everything_back() -> 
     assert output.num_scheduled_tokens == {"A": 1, "C": 1}
     assert set(output.scheduled_cached_reqs.req_ids) == {"A", "C"}
     assert [r.request_id for r in scheduler.waiting] == ["B"]
+    scheduler.update_from_output(output, model(scheduler, output))
     scheduler.check_integrity()
+
+
+def test_nobody_hits_blocks_of_a_victim_that_were_never_computed() -> None:
+    """B is granted tokens, which hashes their blocks, and is preempted in the same step: it must compute them later."""
+    ever_computed = 4
+    for keep in (False, True):  # True: what vLLM 0.25.1 does
+        manager = KVCacheManager([FullAttentionSpec(1)], 9, 12, enable_caching=True)
+        config = SchedulerConfig(12, 4, policy="priority", long_prefill_token_threshold=2)
+        scheduler = Scheduler(config, manager, 12, keep_uncomputed_hashes=keep)
+        params = SamplingParams(max_tokens=1, temperature=0)
+        scheduler.add_request(Request("B", [1, 2, 3, 4, 5, 6], params, 0, priority=5))
+        granted(scheduler)
+        scheduler.add_request(Request("A", [11, 12, 13], params, 1, priority=0))
+        resumed = None
+        while resumed is None:
+            output = scheduler.schedule()
+            scheduler.update_from_output(output, model(scheduler, output))
+            cached = output.scheduled_cached_reqs
+            if "B" in cached.resumed_req_ids:
+                resumed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))["B"]
+        assert (resumed > ever_computed) == keep
+
+
+def test_an_output_that_lacks_a_request_is_refused_before_anything_is_appended() -> None:
+    scheduler = make_scheduler()
+    for name in "AB":
+        scheduler.add_request(request(name, 3))
+    output = scheduler.schedule()
+    with pytest.raises(IntegrityError, match=r"\['B'\]"):
+        scheduler.update_from_output(output, {"A": (1,)})
+    assert scheduler.requests["A"].num_output_tokens == 0
+
+
+def test_a_token_of_an_aborted_request_does_not_go_to_the_next_with_its_id() -> None:
+    scheduler = make_scheduler()
+    scheduler.add_request(request("A", 3))
+    output = scheduler.schedule()
+    scheduler.abort_requests(["A"])
+    scheduler.add_request(request("A", 5))
+    assert scheduler.update_from_output(output, {"A": (7,)}).new_token_ids == {}
+    assert scheduler.requests["A"].num_output_tokens == 0
 
 
 def test_a_live_id_is_refused_and_a_finished_one_is_free_again() -> None:

@@ -95,3 +95,17 @@ def test_a_trace_becomes_milliseconds(tiny_model: Decoder) -> None:
 def test_a_trace_without_steps_is_refused() -> None:
     with pytest.raises(TraceError, match="no finished step"):
         timeline(Trace.from_records([]), H200, LLAMA)
+
+
+def test_an_id_that_comes_again_is_another_request(tiny_model: Decoder) -> None:
+    engine = LLMEngine(tiny_model)
+    recorder = record(engine)
+    params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    for _ in range(2):
+        engine.add_request("A", [1, 2], params)
+        while engine.has_unfinished_requests():
+            engine.step()
+    first, second = timeline(recorder.stop(), H200, LLAMA).requests
+    assert (first.request_id, second.request_id) == ("A", "A")
+    assert len(first.token_times) == len(second.token_times) == 2
+    assert second.time_to_first_token > 0

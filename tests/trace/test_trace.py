@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +92,17 @@ def test_odd_request_ids_and_texts_survive(tmp_path: Path) -> None:
     from pagedlab.events import RequestAborted
     from pagedlab.trace import Record
 
-    odd = 'a"\n\u2028</script>\x85é'
+    odd = 'a"\n\u2028</script>\x85é\ud800'
     trace = Trace.from_records([Record(0, None, RequestAborted(odd), None)], vocabulary={1: odd})
     assert Trace.load(trace.save(tmp_path / "t")) == trace
+
+
+HEADER = '{"format":"pagedlab-trace","version":1,"num_records":1,"sources":{},"vocabulary":{},"settings":{}}\n'
+
+
+def record_line(**changes: object) -> str:
+    line = {"step": 0, "beat": None, "source": None, "event": {"kind": "StepStarted", "index": 0}} | changes
+    return HEADER + json.dumps(line) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -101,18 +110,20 @@ def test_odd_request_ids_and_texts_survive(tmp_path: Path) -> None:
     [
         ("", "line 1 is not JSON"),
         ("nonsense\n", "line 1 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
         ("[]\n", "not the header"),
         ('{"format": "pagedlab-trace", "version": 99}\n', "version 99 is not supported"),
         ('{"format": "pagedlab-trace", "version": 1}\n', "header is damaged"),
-        (
-            '{"format":"pagedlab-trace","version":1,"sources":{},"vocabulary":{},"settings":{}}\n{}\n',
-            "line 2 is damaged",
-        ),
-        (
-            '{"format":"pagedlab-trace","version":1,"sources":{},"vocabulary":{},"settings":{}}\n'
-            '{"step":0,"beat":null,"source":null,"event":{"kind":"Nope"}}\n',
-            "line 2 is damaged",
-        ),
+        (HEADER.replace('"settings":{}', '"settings":[1]'), "header is damaged"),
+        (HEADER, "the trace is cut: it should have 1 records and has 0"),
+        (HEADER + "{}\n", "line 2 is damaged"),
+        (record_line(event={"kind": "Nope"}), "line 2 is damaged.*unknown event kind"),
+        (record_line(event={"kind": "StepStarted", "index": "abc"}), "index is 'abc'"),
+        (record_line(event={"kind": "StepStarted"}), "has the fields index"),
+        (record_line(step="x"), "line 2 is damaged"),
+        (record_line(beat="rest"), "no beat 'rest'"),
+        (record_line(source="ab"), "line 2 is damaged"),
+        (record_line(source=["f", "one"]), "line 2 is damaged"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(text: str, words: str, tmp_path: Path) -> None:
@@ -148,3 +159,40 @@ def test_reading_a_trace_needs_neither_torch_nor_numpy(trace: Trace, tmp_path: P
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == trace.num_steps
+
+
+def test_recorders_can_be_nested_and_the_users_observer_comes_back(tiny_model: Decoder) -> None:
+    engine = LLMEngine(tiny_model)
+    seen: list[Event] = []
+    engine.observer = seen.append
+    engine.add_request("A", [1], SamplingParams(max_tokens=4, temperature=0, ignore_eos=True))
+    outer = record(engine)
+    engine.step()
+    with record(engine) as inner:
+        engine.step()
+    engine.step()
+    trace = outer.stop()
+    assert engine.observer is not None
+    engine.step()
+    assert trace.num_steps == 3
+    assert inner.trace.num_steps == 1
+    assert [record_.event for record_ in inner.trace] == [record_.event for record_ in trace.of_step(1)]
+    assert inner.trace.of_step(1) == trace.of_step(1)  # source lines too
+    assert sum(event.kind == "StepStarted" for event in seen) == 4
+
+
+def test_a_recorder_that_is_wrapped_names_the_same_lines(tiny_model: Decoder) -> None:
+    engine = LLMEngine(tiny_model)
+    recorder = record(engine)
+    engine.observer = lambda event: recorder(event)
+    engine.add_request("A", [1], SamplingParams(max_tokens=1, temperature=0))
+    engine.step()
+    assert lit_line(recorder.trace, RowAdded) == {"batch.add_request(state)"}
+
+
+def test_saving_never_leaves_half_a_file(trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = trace.save(tmp_path / "trace.jsonl")
+    monkeypatch.setattr(Trace, "dumps", lambda self: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        trace.save(file)
+    assert Trace.load(file) == trace
