@@ -89,7 +89,8 @@ def static_html(shown: Scene | Question, *, paired: bool = False, note: str = ""
     scene = shown if isinstance(shown, Scene) else shown.scene
     title = scene.title if scene else "Predict"
     frames = len(scene) if scene else 0
-    height = int((scene.height if scene else 300) * 1.1) + (190 if isinstance(shown, Scene) else 330)
+    # The stage at its largest, the source below it, the caption, and the transport or the question.
+    height = int((scene.height if scene else 300) * 1.22) + 176 + (190 if isinstance(shown, Scene) else 330)
     about = (
         f"Here is the scene “{title}”, {frames} frames. This notebook is not trusted yet: trust it, and it plays here."
     )
