@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from pagedlab.config import SchedulerConfig
+from pagedlab.conformance import smallest_model
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
 from pagedlab.request import Request, SamplingParams
+from pagedlab.runner import GPUModelRunner
 from pagedlab.scheduling import Scheduler
 
 BLOCK_SIZE = 16
@@ -88,6 +90,14 @@ def host_rows(seconds: float = 1.0) -> Iterator[Row]:
             rate = scheduler_rate(256, seconds, prefix_caching=caching, fast_path=fast)
             name = f"schedule_256{suffix}{'' if fast else '_plain'}"
             yield Row(name, schedule.format(256) + words + ("" if fast else ", plain path"), rate, "steps/s", vllm)
+    yield Row(
+        "host_step_256",
+        "a whole step but for the model: schedule, update_states, prepare_inputs, bookkeeping, update_from_output, "
+        "256 running decodes (ours with NumPy slot mapping, vLLM's without)",
+        host_step_rate(256, seconds),
+        "steps/s",
+        327.0,
+    )
     for count in (64, 1024, 4096):
         yield Row(f"schedule_{count}", schedule.format(count), scheduler_rate(count, seconds), "steps/s")
     yield Row(
@@ -149,32 +159,39 @@ def to_markdown(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def decoding_scheduler(
+def loaded_scheduler(
     num_running: int,
     *,
     max_tokens: int,
+    max_model_len: int = MAX_MODEL_LEN,
     prefix_caching: bool = False,
     num_blocks: int | None = None,
     num_waiting: int = 0,
     fast_path: bool = True,
     scheduler_cls: type[Scheduler] = Scheduler,
 ) -> Scheduler:
-    """Return a scheduler whose seats are all taken by requests that decode."""
+    """Return a scheduler with as many requests as seats (and ``num_waiting`` more); its first step takes all prompts."""
     prompt_len = 64
     per_request = 2 + (prompt_len + BLOCK_SIZE + max_tokens) // BLOCK_SIZE
     manager = KVCacheManager(
         [FullAttentionSpec(BLOCK_SIZE)],
         max(num_blocks or 0, 1 + num_running * per_request),
-        MAX_MODEL_LEN,
+        max_model_len,
         enable_caching=prefix_caching,
     )
     budget = num_running * (prompt_len + BLOCK_SIZE)
-    scheduler = scheduler_cls(SchedulerConfig(budget, num_running), manager, MAX_MODEL_LEN, fast_path=fast_path)
+    scheduler = scheduler_cls(SchedulerConfig(budget, num_running), manager, max_model_len, fast_path=fast_path)
     params = SamplingParams(max_tokens=max_tokens, temperature=0)
     for index in range(num_running + num_waiting):
         # Lengths differ, so that blocks are crossed in different steps; contents differ, so that nothing is shared.
         prompt = [index % 50_000] * (prompt_len + index % BLOCK_SIZE)
         scheduler.add_request(Request(f"request-{index}", prompt, params, index))
+    return scheduler
+
+
+def decoding_scheduler(num_running: int, **options: Any) -> Scheduler:
+    """Return a scheduler whose seats are all taken by requests that decode; options as for `loaded_scheduler`."""
+    scheduler = loaded_scheduler(num_running, **options)
     output = scheduler.schedule()
     scheduler.update_from_output(output, {request_id: (7,) for request_id, _ in output.scheduled})
     return scheduler
@@ -193,6 +210,40 @@ def scheduler_rate(num_running: int, seconds: float, **options: Any) -> float:
                 scheduler.update_from_output(scheduler.schedule(), sampled)
             return 10
 
+        return run
+
+    return best_rate(prepare, seconds, most_units=steps - 10)
+
+
+def host_step_rate(num_running: int, seconds: float) -> float:
+    """Return whole steps per second, without forward pass and sampling."""
+    max_model_len = 8192
+    steps = min(max(50, int(seconds * 2_000_000 / num_running)), max_model_len - 100)
+
+    def prepare() -> Callable[[], int]:
+        scheduler = loaded_scheduler(num_running, max_tokens=steps + 20, max_model_len=max_model_len)
+        runner = GPUModelRunner(
+            smallest_model(max_model_len),
+            max_num_reqs=num_running,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=scheduler.config.max_num_batched_tokens,
+            num_blocks=len(scheduler.kv_cache_manager.block_pool.blocks),
+            block_sizes=(BLOCK_SIZE,),
+        )
+        sampled = [7] * num_running
+
+        def one_step() -> None:
+            output = scheduler.schedule()
+            inputs = runner.prepare(output)
+            tokens = {} if inputs is None else runner.take_in(inputs, sampled)
+            scheduler.update_from_output(output, tokens)
+
+        def run() -> int:
+            for _ in range(10):
+                one_step()
+            return 10
+
+        one_step()  # the prompts
         return run
 
     return best_rate(prepare, seconds, most_units=steps - 10)

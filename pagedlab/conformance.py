@@ -257,7 +257,7 @@ class _Replay:
         )
         self._scheduler = Scheduler(scheduler_config, self._kv, max_model_len, keep_uncomputed_hashes=True)
         self._runner = GPUModelRunner(
-            _smallest_model(max_model_len),
+            smallest_model(max_model_len),
             max_num_reqs=config["max_num_seqs"],
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -285,7 +285,7 @@ class _Replay:
         sampled: dict[str, tuple[int, ...]] = {}
         if inputs is not None:
             tokens = [next_token(r, int(p)) for r, p in zip(inputs.req_ids, inputs.seq_lens, strict=True)]
-            sampled = self._runner.bookkeep(inputs, tokens)
+            sampled = self._runner.take_in(inputs, tokens)
         seen = {"step": step} | _decision(output)
         if inputs is not None:
             seen |= self._batch(inputs, sampled)
@@ -337,7 +337,8 @@ def _spec(group: Mapping[str, Any]) -> KVCacheSpec:
     return SlidingWindowSpec(group["block_size"], group["window"])
 
 
-def _smallest_model(max_model_len: int) -> Decoder:
+def smallest_model(max_model_len: int) -> Decoder:
+    """Return a decoder for a runner that never runs it."""
     config = DecoderConfig(
         vocab_size=_VOCABULARY,
         hidden_size=2,

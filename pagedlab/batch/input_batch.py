@@ -12,7 +12,7 @@ live in a `RowStore`; penalties, LoRA, bad words, masks, logprobs and drafts are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -301,6 +301,26 @@ class InputBatch:
         output.append(token_id)
         if self.observer is not None:
             self.observer(TokenAppended(row, req_id, token_id))
+
+    def append_token_to_each(self, token_ids: Sequence[int]) -> None:
+        """Write one sampled token at the end of every row, in row order; `append_token` for all at once, unobserved.
+
+        Raises
+        ------
+        CapacityError
+            If a row is full; nothing is written then.
+        """
+        num_reqs = self.num_reqs
+        ends = self.rows.num_tokens_no_spec[:num_reqs]
+        if num_reqs and ends.max() >= self.token_ids.shape[1]:
+            row = int(ends.argmax())
+            raise CapacityError(f"row {row} (request {self._req_ids[row]!r}) is full: {ends[row]} tokens")
+        self.token_ids[np.arange(num_reqs), ends] = token_ids
+        ends += 1
+        for output, token_id in zip(self.req_output_token_ids, token_ids, strict=True):
+            if output is None:
+                raise IntegrityError("the batch has holes: condense it before tokens are appended")
+            output.append(token_id)
 
     # --- what the step's consumers see --------------------------------------------------------------------
 

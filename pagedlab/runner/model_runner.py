@@ -58,7 +58,10 @@ class ModelInputs:
     logits_indices : ndarray, [num_reqs] int32
     discard : ndarray, [num_reqs] bool
         True for a partial prefill: what is sampled for it is dropped.
-    attention : AttentionMetadata
+    block_table : Tensor, [num_reqs, columns] int32
+        On the device, of the group that the model's layers are in.
+    slot_mapping : Tensor, [num_tokens] int64
+        Where each token's K and V go, in the same group.
     sampling : SamplingMetadata
     """
 
@@ -69,7 +72,8 @@ class ModelInputs:
     seq_lens: npt.NDArray[np.int32]
     logits_indices: npt.NDArray[np.int32]
     discard: npt.NDArray[np.bool_]
-    attention: AttentionMetadata
+    block_table: torch.Tensor
+    slot_mapping: torch.Tensor
     sampling: SamplingMetadata
 
     def to_event(self) -> InputsPrepared:
@@ -83,6 +87,15 @@ class ModelInputs:
             self.discard,
         )
         return InputsPrepared(self.req_ids, *(tuple(array.tolist()) for array in arrays))
+
+
+@dataclass(frozen=True, slots=True)
+class _SteadyRows:
+    """Where the requests of the scheduler's last output are, in its order; valid while it sends the same tuple."""
+
+    req_ids: tuple[str, ...]
+    rows: npt.NDArray[np.int64]
+    states: list[CachedRequestState]
 
 
 class GPUModelRunner:
@@ -137,6 +150,7 @@ class GPUModelRunner:
         on_gpu = device.type == "cuda" and backend().name == "cuda"
         self.slot_mapping_backend = slot_mapping_backend or ("triton" if on_gpu else "numpy")
         self._is_small = sum(p.numel() for p in model.parameters()) < ONE_THREAD_PARAMETERS
+        self._steady_rows: _SteadyRows | None = None
         self._input_ids = CpuGpuBuffer((max_num_batched_tokens,), torch.int32, device)
         self._positions = CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
         self._query_start_loc = CpuGpuBuffer((max_num_reqs + 1,), torch.int32, device)
@@ -150,6 +164,15 @@ class GPUModelRunner:
 
     def update_states(self, output: SchedulerOutput) -> None:
         """Change the persistent batch where this step differs from the last, in vLLM's order."""
+        steady = self._steady_rows
+        if (
+            steady is not None
+            and steady.req_ids is output.scheduled_cached_reqs.req_ids
+            and not (output.scheduled_new_reqs or output.finished_req_ids)
+        ):
+            self._update_steady_rows(steady, output)
+            return
+        self._steady_rows = None
         batch = self.input_batch
         # Who ended is forgotten, first of all: the same id may come again in this very step.
         for req_id in sorted(output.finished_req_ids):
@@ -183,11 +206,32 @@ class GPUModelRunner:
         batch.condense()
         self._reorder(output)
         batch.refresh_metadata()
+        if not to_add:
+            self._steady_rows = self._remember_rows(output)
 
-    def _reorder(self, output: SchedulerOutput) -> None:
-        """Put decodes first, if the attention kernel wants it."""
+    def _remember_rows(self, output: SchedulerOutput) -> _SteadyRows:
+        """Keep what stays the same as long as the scheduler sends the same requests, one token each."""
+        req_ids = output.scheduled_cached_reqs.req_ids
+        rows = np.array([self.input_batch.req_id_to_index[req_id] for req_id in req_ids], dtype=np.int64)
+        return _SteadyRows(req_ids, rows, [self.requests[req_id] for req_id in req_ids])
+
+    def _update_steady_rows(self, steady: _SteadyRows, output: SchedulerOutput) -> None:
+        """Do `update_states` for a batch in which nobody comes, goes or moves: counters and new blocks are all."""
+        cached = output.scheduled_cached_reqs
+        self.input_batch.rows.num_computed_tokens[steady.rows] = cached.num_computed_tokens
+        for state, num_computed_tokens in zip(steady.states, cached.num_computed_tokens, strict=True):
+            state.num_computed_tokens = num_computed_tokens
+        for req_id, blocks in cached.new_block_ids:
+            self.requests[req_id].extend_block_ids(blocks)
+            self.input_batch.append_blocks(req_id, blocks)
+        if self._reorder(output):
+            self._steady_rows = self._remember_rows(output)
+        self.input_batch.refresh_metadata()
+
+    def _reorder(self, output: SchedulerOutput) -> bool:
+        """Put decodes first, if the attention kernel wants it; return whether a row moved."""
         if self.decode_threshold is None:
-            return
+            return False
         batch = self.input_batch
         scheduled = output.num_scheduled_tokens
         rows = batch.rows
@@ -198,8 +242,11 @@ class GPUModelRunner:
             rows.num_prompt_tokens[:num_reqs],
             self.decode_threshold,
         )
+        moved = False
         for first, second in swaps_to_sort(row_regions):
             batch.swap_rows(first, second)
+            moved = True
+        return moved
 
     def _new_state(self, data: NewRequestData) -> CachedRequestState:
         state = CachedRequestState(
@@ -226,6 +273,7 @@ class GPUModelRunner:
     def reset(self) -> None:
         """Forget every request and row, as after a step that failed. KV memory stays as it is."""
         self.requests.clear()
+        self._steady_rows = None
         observer = self.observer
         self.input_batch = self._make_batch()
         self.set_observer(observer)
@@ -237,8 +285,7 @@ class GPUModelRunner:
         batch.block_table.commit(num_reqs)  # first of all: the copy can run while the rest is prepared
 
         req_ids = tuple(batch.req_ids)
-        scheduled = output.num_scheduled_tokens
-        query_lens = np.array([scheduled[req_id] for req_id in req_ids], dtype=np.int32)
+        query_lens = self._query_lens(req_ids, output)
         query_start_loc = self._query_start_loc.np
         query_start_loc[0] = 0
         np.cumsum(query_lens, out=query_start_loc[1 : num_reqs + 1])
@@ -264,14 +311,6 @@ class GPUModelRunner:
                 num_reqs, self._query_start_loc, self._positions, backend=self.slot_mapping_backend
             )
         table = batch.block_table[0]
-        attention = AttentionMetadata.build(
-            self.kv_cache,
-            query_start_loc_used,
-            seq_lens,
-            positions_gpu,
-            table.device_tensor(num_reqs),
-            table.slot_mapping.gpu[:num_tokens],
-        )
         inputs = ModelInputs(
             req_ids,
             input_ids_gpu,
@@ -280,12 +319,21 @@ class GPUModelRunner:
             seq_lens,
             logits_indices,
             discard,
-            attention,
+            table.device_tensor(num_reqs),
+            table.slot_mapping.gpu[:num_tokens],
             batch.sampling_metadata,
         )
         if self.observer is not None:
             self.observer(inputs.to_event())
         return inputs
+
+    @staticmethod
+    def _query_lens(req_ids: tuple[str, ...], output: SchedulerOutput) -> npt.NDArray[np.int32]:
+        """Return each row's number of tokens in this step, ``[num_reqs]``."""
+        if output.total_num_scheduled_tokens == len(req_ids):
+            return np.ones(len(req_ids), dtype=np.int32)
+        scheduled = output.num_scheduled_tokens
+        return np.array([scheduled[req_id] for req_id in req_ids], dtype=np.int32)
 
     # --- beat 3: execute --------------------------------------------------------------------------------
 
@@ -302,11 +350,19 @@ class GPUModelRunner:
         with torch.inference_mode():
             logits = self._forward(inputs)
             sampled = self._sample(inputs, logits)
-        return self.bookkeep(inputs, sampled)
+        return self.take_in(inputs, sampled)
 
     def _forward(self, inputs: ModelInputs) -> torch.Tensor:
         started = time.perf_counter()
-        attention = PagedAttention(self.kv_cache, inputs.attention)
+        metadata = AttentionMetadata.build(
+            self.kv_cache,
+            inputs.query_start_loc,
+            inputs.seq_lens,
+            inputs.positions,
+            inputs.block_table,
+            inputs.slot_mapping,
+        )
+        attention = PagedAttention(self.kv_cache, metadata)
         last = torch.from_numpy(inputs.logits_indices).to(self.device)
         with self._threads():
             hidden = self.model(inputs.input_ids, inputs.positions, attention)  # [num_tokens, hidden_size]
@@ -337,6 +393,13 @@ class GPUModelRunner:
             for row, (req_id, token_id) in enumerate(zip(inputs.req_ids, sampled, strict=True)):
                 self.observer(TokenSampled(row, req_id, token_id, bool(inputs.discard[row])))
         return sampled
+
+    def take_in(self, inputs: ModelInputs, sampled: list[int]) -> dict[str, tuple[int, ...]]:
+        """Write sampled tokens into their rows: `bookkeep`, or the same for all rows at once where none is special."""
+        if self.observer is not None or inputs.discard.any():
+            return self.bookkeep(inputs, sampled)
+        self.input_batch.append_token_to_each(sampled)
+        return dict(zip(inputs.req_ids, zip(sampled, strict=True), strict=True))
 
     def bookkeep(self, inputs: ModelInputs, sampled: list[int]) -> dict[str, tuple[int, ...]]:
         """Write the sampled tokens into their rows; drop those of partial prefills.

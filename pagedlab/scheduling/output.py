@@ -89,7 +89,7 @@ class SchedulerOutput:
 
     @property
     def total_num_scheduled_tokens(self) -> int:
-        return sum(count for _, count in self.scheduled)
+        return sum([count for _, count in self.scheduled])
 
 
 @dataclass(frozen=True, slots=True)
