@@ -170,7 +170,7 @@ def loaded_scheduler(
     fast_path: bool = True,
     scheduler_cls: type[Scheduler] = Scheduler,
 ) -> Scheduler:
-    """Return a scheduler with as many requests as seats (and ``num_waiting`` more); its first step takes all prompts."""
+    """Return a scheduler with as many requests as seats and ``num_waiting`` more; a first step takes all prompts."""
     prompt_len = 64
     per_request = 2 + (prompt_len + BLOCK_SIZE + max_tokens) // BLOCK_SIZE
     manager = KVCacheManager(

@@ -159,8 +159,9 @@ class GPUModelRunner:
 
     def prepare(self, output: SchedulerOutput) -> ModelInputs | None:
         """Bring the batch up to date and build the inputs of the forward pass; None if nothing is scheduled."""
-        self.update_states(output)
-        return self.prepare_inputs(output) if output.scheduled else None
+        with self._threads():
+            self.update_states(output)
+            return self.prepare_inputs(output) if output.scheduled else None
 
     def update_states(self, output: SchedulerOutput) -> None:
         """Change the persistent batch where this step differs from the last, in vLLM's order."""
@@ -347,7 +348,7 @@ class GPUModelRunner:
         """
         if inputs is None:
             return {}
-        with torch.inference_mode():
+        with torch.inference_mode(), self._threads():
             logits = self._forward(inputs)
             sampled = self._sample(inputs, logits)
         return self.take_in(inputs, sampled)
@@ -364,9 +365,8 @@ class GPUModelRunner:
         )
         attention = PagedAttention(self.kv_cache, metadata)
         last = torch.from_numpy(inputs.logits_indices).to(self.device)
-        with self._threads():
-            hidden = self.model(inputs.input_ids, inputs.positions, attention)  # [num_tokens, hidden_size]
-            logits: torch.Tensor = self.model.compute_logits(hidden[last])  # [num_reqs, vocab_size]
+        hidden = self.model(inputs.input_ids, inputs.positions, attention)  # [num_tokens, hidden_size]
+        logits: torch.Tensor = self.model.compute_logits(hidden[last])  # [num_reqs, vocab_size]
         if self.observer is not None:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -376,7 +376,7 @@ class GPUModelRunner:
 
     @contextlib.contextmanager
     def _threads(self) -> Iterator[None]:
-        """Run a small model on one CPU thread: its products are so short that waiting for a second costs more."""
+        """Work on one CPU thread for a small model: its work is so short that waiting for a second thread costs more."""
         before = torch.get_num_threads()
         if self.device.type != "cpu" or not self._is_small or before == 1:
             yield
