@@ -15,7 +15,7 @@ SOURCES := $(wildcard notebooks/source/*.md)
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make lab        open lesson $(LESSON) in JupyterLab (LESSON=00 PORT=8888)"
+	@echo "make lab        open your copy of lesson $(LESSON) in JupyterLab (LESSON=00 PORT=8888)"
 	@echo "make test       lint, types, import directions, all tests"
 	@echo "make lint       style, types, import directions"
 	@echo "make notebooks  rebuild notebooks/*.ipynb from notebooks/source/*.md"
@@ -30,9 +30,9 @@ $(STAMP): pyproject.toml constraints.txt
 	    || { echo "pagedlab needs Python 3.11, 3.12 or 3.13. Say where it is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Making the environment $(VENV) with $$($(PYTHON) --version) ..."; \
 	    $(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: on Debian and Ubuntu, apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }; }
-	@echo "Installing pagedlab and its tools (once; about a minute) ..."
+	@echo "Installing pagedlab and its tools (once; it downloads torch) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	    $(BIN)/python -m pip install --quiet --editable '.[lab,test,docs]'
+	    $(BIN)/python -m pip install --quiet --editable ".[lab,test,docs]"
 	@touch $@
 
 # --- the two commands ----------------------------------------------------------------------------------------

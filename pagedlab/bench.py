@@ -1,7 +1,8 @@
 """How fast the host side is: the work between two forward passes, without the model.
 
-Each row is one claim, measured as the figures of vLLM 0.25.1 beside it were: one thread, the best of three runs.
-Figures that stand in ``docs/`` come from here, with the machine and the date (`pagedlab bench host`).
+Each row is one claim: one thread, the best of three runs. The figures of vLLM 0.25.1 beside it were measured in the
+same way, but on another machine (`VLLM_MEASURED`). Figures that stand in ``docs/`` come from here, with the machine and
+the date (`pagedlab bench host`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ from pagedlab.scheduling import Scheduler
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 1 << 20
 REPEATS = 3
+OBSERVER_ROUNDS = 12
+
+VLLM_MEASURED = (
+    "vLLM 0.25.1's own classes, measured on another machine, of two cores, on 2026-11-29; "
+    "where there were two readings, the better one"
+)
+"""Where the figures of vLLM come from: not from this machine, so a ratio of the two says no more than its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class Row:
     unit : str
         ``"steps/s"``, ``"blocks/s"`` or ``"percent"``.
     vllm : float or None
-        vLLM 0.25.1's own classes on a two-core machine of this kind, 2026-11-29, where that was measured.
+        The same of vLLM 0.25.1, as `VLLM_MEASURED` says, where that was measured.
     """
 
     name: str
@@ -62,7 +70,7 @@ class Row:
         return row
 
     def __str__(self) -> str:
-        beside = "" if self.vllm is None else f"{self.rate / self.vllm:8.1f} x vLLM 0.25.1"
+        beside = "" if self.vllm is None else f"{self.rate / self.vllm:8.1f} x vLLM 0.25.1 on its machine"
         return f"{self.name:28} {_figure(self.rate):>12} {self.unit:9}{beside}".rstrip()
 
 
@@ -83,6 +91,7 @@ def machine() -> str:
 
 def host_rows(seconds: float = 1.0) -> Iterator[Row]:
     """Measure and yield every row; each of its three runs takes about ``seconds``."""
+    # Two readings of vLLM, of which the better counts: 479 and 455, 450 and 421; further down 327 and 256.
     schedule = "schedule + update_from_output, {} running decodes"
     for caching, vllm in ((False, 479.0), (True, 450.0)):
         suffix, words = ("_cached", ", prefix caching") if caching else ("", "")
@@ -120,7 +129,8 @@ def host_rows(seconds: float = 1.0) -> Iterator[Row]:
     yield Row("allocate_free_512_cached", words + ", prefix caching, prompt hashed before", rate, "blocks/s", 409_000.0)
     yield Row(
         "observer_off",
-        "what asking for an observer costs when there is none: the plain path, 256 running decodes",
+        "what asking for an observer costs when there is none: the plain path, 256 running decodes, best of "
+        f"{OBSERVER_ROUNDS} alternations",
         observer_off_percent(seconds),
         "percent",
     )
@@ -128,27 +138,36 @@ def host_rows(seconds: float = 1.0) -> Iterator[Row]:
     yield Row("allocate_free_512_hashed", words + ", prefix caching, prompt hashed as well", rate, "blocks/s")
 
 
-def report(rows: list[Row]) -> dict[str, Any]:
-    """Return what is committed as data: the machine, the date, the rows."""
-    return {"machine": machine(), "date": dt.date.today().isoformat(), "rows": [row.to_dict() for row in rows]}
+def report(rows: list[Row], seconds: float) -> dict[str, Any]:
+    """Return what is committed as data: the machine, the date, how it was measured, the rows."""
+    return {
+        "machine": machine(),
+        "date": dt.date.today().isoformat(),
+        "seconds": seconds,
+        "repeats": REPEATS,
+        "vllm_measured": VLLM_MEASURED,
+        "rows": [row.to_dict() for row in rows],
+    }
 
 
 def to_markdown(data: dict[str, Any]) -> str:
     """Return a page for ``docs/`` that says what `report` says.
 
-    >>> page = to_markdown({"machine": "M", "date": "D", "rows": [{"name": "a", "what": "w", "steps_per_s": 20.0}]})
-    >>> page.splitlines()[-1]
+    >>> row = {"name": "a", "what": "w", "steps_per_s": 20.0}
+    >>> how = {"machine": "M", "date": "D", "seconds": 0.5, "repeats": 3, "vllm_measured": "V"}
+    >>> to_markdown({**how, "rows": [row]}).splitlines()[-1]
     '| `a` | w | 20 steps/s | - | - |'
     """
     lines = [
         "# Speed of the host side",
         "",
-        "The work between two forward passes, without the model: one thread, the best of three runs of a second.",
+        "The work between two forward passes, without the model: one thread, the best of "
+        f"{data['repeats']} runs of {data['seconds']:g} s each, unless a row says otherwise.",
         f"{data['machine']}, {data['date']}. `make bench` measures it again and writes this page.",
         "",
-        "vLLM's figures are of 0.25.1's own classes on a two-core machine of this kind, 2026-11-29.",
+        f'The column of vLLM: {data["vllm_measured"]}. So "times" compares two machines as well.',
         "",
-        "| row | what | pagedlab | vLLM 0.25.1 | times |",
+        "| row | what | pagedlab | vLLM 0.25.1, on its machine | times |",
         "|---|---|---|---|---|",
     ]
     for row in data["rows"]:
@@ -275,7 +294,7 @@ def observer_off_percent(seconds: float) -> float:
         return time.perf_counter() - started
 
     best = {cls: float("inf") for cls in (Scheduler, namespace["Scheduler"])}
-    for _ in range(12):
+    for _ in range(OBSERVER_ROUNDS):
         for cls in best:
             scheduler = decoding_scheduler(256, max_tokens=steps + 2, fast_path=False, scheduler_cls=cls)
             gc.collect()

@@ -17,6 +17,7 @@ runs in this process.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import subprocess
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, TextIO
 from pagedlab.errors import ConfigError, LessonError, PagedlabError, RequestError
 
 if TYPE_CHECKING:
-    from pagedlab import LLMEngine
+    from pagedlab import LLMEngine, RequestOutput
     from pagedlab.doctor import Check
     from pagedlab.teaching.execution import CellRun, CodeCell
 
@@ -39,6 +40,8 @@ EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character that the model writes
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
@@ -126,9 +129,9 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from pagedlab import __version__
 
-        print(f"pagedlab {version('pagedlab')}")
+        print(f"pagedlab {__version__}")
         parser.exit()
 
 
@@ -152,22 +155,27 @@ def _whole(minimum: int, maximum: int | None = None) -> type[int]:
 
 
 def run_lab(arguments: argparse.Namespace) -> int:
-    """Open JupyterLab on a lesson: the notebook itself in a checkout, else the learner's own copy."""
+    """Open JupyterLab on the learner's own copy of a lesson, or on another notebook itself."""
     from importlib.util import find_spec
     from urllib.parse import quote
 
-    from pagedlab.teaching.lessons import COPY_FOLDER, copy_lessons, find_lesson, in_checkout, lessons_directory
+    from pagedlab.teaching.lessons import COPY_FOLDER, copy_lessons, find_lesson, lessons_directory, same_cells
 
     path = find_lesson(arguments.lesson).resolve()
     if find_spec("jupyterlab") is None:
         raise LessonError(
-            "JupyterLab is not installed: pip install 'pagedlab[lab]'. Without it, `pagedlab run` still runs a lesson"
+            'JupyterLab is not installed: pip install "pagedlab[lab]". Without it, `pagedlab run` still runs a lesson'
         )
-    if path.parent == lessons_directory() and not in_checkout():
+    if path.parent == lessons_directory():
         folder = Path.cwd() / COPY_FOLDER
         copies = copy_lessons(folder)
-        path = folder / path.name
-        kept = "a fresh copy" if path in copies else "your own copy, as you left it"
+        shipped, path = path, folder / path.name
+        if path in copies:
+            kept = "a fresh copy"
+        elif same_cells(path, shipped):
+            kept = "your own copy, as you left it"
+        else:
+            kept = "your own copy, as you left it; it differs from the lesson: rename it to get a fresh one"
         print(f"Opening {path.relative_to(Path.cwd())} ({kept}).", flush=True)
 
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={path.parent}"]
@@ -305,9 +313,12 @@ def run_generate(arguments: argparse.Namespace) -> int:
     else:
         printer = _ManyTexts(dict(zip(ids, prompts, strict=True)), sys.stdout)
     try:
-        for request_id, text, num_tokens, finished in _stream(engine, stats):
-            stats.num_tokens += num_tokens
-            printer.write(request_id, text, finished)
+        for output in _stream(engine, stats):
+            printer.write(output.request_id, output.new_text, output.finished)
+        if stats.num_cut:
+            longest = engine.config.max_model_len
+            who = "The text was" if len(prompts) == 1 else f"{stats.num_cut} texts were"
+            print(f"{who} cut at {longest} tokens, prompt included: the model reads no more.", file=sys.stderr)
     finally:
         if arguments.stats:
             print(stats, file=sys.stderr)
@@ -335,7 +346,7 @@ class _Stats:
 
     def __init__(self) -> None:
         self.begin = time.perf_counter()
-        self.num_steps = self.num_tokens = 0
+        self.num_steps = self.num_tokens = self.num_cut = 0
 
     def __str__(self) -> str:
         seconds = time.perf_counter() - self.begin
@@ -343,11 +354,15 @@ class _Stats:
         return f"{self.num_tokens} tokens in {seconds:.2f} s ({rate:.0f} tokens/s), {self.num_steps} steps"
 
 
-def _stream(engine: LLMEngine, stats: _Stats) -> Iterator[tuple[str, str, int, bool]]:
+def _stream(engine: LLMEngine, stats: _Stats) -> Iterator[RequestOutput]:
+    longest = engine.config.max_model_len
     while engine.has_unfinished_requests():
         stats.num_steps += 1
         for output in engine.step():
-            yield output.request_id, output.new_text, len(output.new_token_ids), output.finished
+            stats.num_tokens += len(output.new_token_ids)
+            num_tokens = len(output.prompt_token_ids) + len(output.output_token_ids)
+            stats.num_cut += output.finish_reason == "length" and num_tokens == longest
+            yield output
 
 
 def _harmless(text: str) -> str:
@@ -414,16 +429,20 @@ def run_conformance(arguments: argparse.Namespace) -> int:
 
 def run_bench_host(arguments: argparse.Namespace) -> int:
     """Measure the host side and print the figures as they come."""
-    from pagedlab.bench import host_rows, report, to_markdown
+    from pagedlab.bench import VLLM_MEASURED, host_rows, report, to_markdown
 
     if not arguments.seconds > 0:
         raise ConfigError(f"--seconds is {arguments.seconds:g}: give a number above 0")
+    if arguments.page is not None and not arguments.page.parent.is_dir():
+        raise ConfigError(f"--page: the folder of {arguments.page} does not exist: make it first")
+    if not arguments.json:
+        print(f"Beside our figures: {VLLM_MEASURED}.", flush=True)
     rows = []
     for row in host_rows(arguments.seconds):
         rows.append(row)
         if not arguments.json:
             print(row, flush=True)
-    data = report(rows)
+    data = report(rows, arguments.seconds)
     if arguments.json:
         print(json.dumps(data, indent=1))
     if arguments.page is not None:

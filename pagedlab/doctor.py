@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pagedlab import __version__
 from pagedlab.teaching.lessons import COURSE, in_checkout
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 14))
@@ -45,9 +46,9 @@ class Check:
 
 def diagnose() -> Iterator[Check]:
     """Make all checks, one after the other; each is yielded as soon as it is known."""
-    yield check_python()
-    yield check_package()
     checks: tuple[Callable[[], Check], ...] = (
+        check_python,
+        check_package,
         check_torch,
         check_kernels,
         check_gpu,
@@ -79,7 +80,10 @@ def check_package() -> Check:
     """Say which pagedlab this is and where it runs from."""
     root = Path(__file__).resolve().parents[1]
     place = f"checkout {root}" if in_checkout() else f"installed in {root}"
-    return Check("pagedlab", f"{version('pagedlab')}, {place}")
+    if __version__.endswith("unknown"):
+        advice = "it runs, but is not installed: pip install -e ."
+        return Check("pagedlab", f"version unknown, {place}", "info", advice)
+    return Check("pagedlab", f"{__version__}, {place}")
 
 
 def check_torch() -> Check:
@@ -90,14 +94,15 @@ def check_torch() -> Check:
 
 
 def check_kernels() -> Check:
-    """Say which tier the Triton kernels run on, and why."""
+    """Say which tier the Triton kernels run on, and why; and what the engine uses where that is another."""
     from pagedlab.kernels import backend
 
     active = backend()
     advice = {
         "cuda": "",
-        "interpreter": "kernels are interpreted: right, but slow; a CUDA device would compile them",
-        "numpy": "kernels run in their NumPy form: the course works; Triton exists for Linux only",
+        "interpreter": "on a CPU the engine maps slots with NumPy; the Triton kernel runs in the interpreter only "
+        "where it is asked for: right, but slow. A CUDA device would compile it",
+        "numpy": "the engine maps slots with NumPy, and the course works; Triton exists for Linux only",
     }[active.name]
     return Check("kernels", f"{active.name}: {active.reason}", "info" if advice else "ok", advice)
 
@@ -125,7 +130,7 @@ def check_jupyter() -> Check:
             missing.append(package)
     if not missing:
         return Check("Jupyter", ", ".join(found))
-    what = "pip install -e '.[lab]'" if in_checkout() else "pip install 'pagedlab[lab]'"
+    what = 'pip install -e ".[lab]"' if in_checkout() else 'pip install "pagedlab[lab]"'
     advice = f"missing: {', '.join(missing)}. To see the lessons: {what}; `pagedlab run` works without"
     return Check("Jupyter", ", ".join(found) or "not installed", "info", advice)
 

@@ -1,6 +1,12 @@
-"""A small random decoder in float64: exact enough that two ways of computing one thing choose the same token."""
+"""What tests of several parts share: a small exact model, and a browser."""
 
 from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -8,9 +14,47 @@ import torch
 from pagedlab.model.config import DecoderConfig
 from pagedlab.model.decoder import Decoder
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")  # Playwright runs once at a time in a process
+def browser() -> Iterator[Browser]:
+    """Chromium. Without it the test is skipped, except in CI, where it fails."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = _chromium(playwright)
+        if path is None:
+            message = "no Chromium: on Debian, apt install chromium; else set CHROMIUM to its path"
+            pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def _chromium(playwright: Playwright) -> str | None:
+    """Return where Chromium is: what CHROMIUM says, or the system's, or Playwright's own."""
+    if wanted := os.environ.get("CHROMIUM"):
+        return shutil.which(wanted)
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    own = playwright.chromium.executable_path
+    return next(filter(None, found), own if Path(own).exists() else None)
+
 
 @pytest.fixture(scope="session")
 def tiny_model() -> Decoder:
+    """A random decoder in float64: exact enough that two ways of computing one thing choose the same token."""
     torch.manual_seed(7)
     config = DecoderConfig(
         vocab_size=64,

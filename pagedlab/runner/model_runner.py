@@ -376,7 +376,7 @@ class GPUModelRunner:
 
     @contextlib.contextmanager
     def _threads(self) -> Iterator[None]:
-        """Work on one CPU thread for a small model: its work is so short that waiting for a second thread costs more."""
+        """Use one CPU thread for a small model: its work is so short that waiting for a second one costs more."""
         before = torch.get_num_threads()
         if self.device.type != "cpu" or not self._is_small or before == 1:
             yield

@@ -227,29 +227,8 @@ class _Stage:
                     f"and its block ids are cleared; {counted(stale, 'token id')} stay in memory, stale.",
                     focus=(f"track:{event.row}",),
                 )  # fmt: skip
-            case RowAdded():
-                reuse = "the lowest hole" if stale >= 0 else "the first row behind the others"
-                tail = self._tail(event.row)
-                return self._frame(
-                    index, record,
-                    f"{name(event.request_id)} is written into row {event.row}, {reuse}.",
-                    f"{counted(event.num_tokens, 'token id')} and "
-                    f"{counted(len(event.block_ids[0]) if event.block_ids else 0, 'block id')} are copied in."
-                    + (f" Behind them {counted(tail, 'stale token id')} of an earlier request stay." if tail else ""),
-                    focus=(f"row:{event.request_id}", f"map:{event.request_id}"),
-                )  # fmt: skip
-            case RowMoved():
-                num_blocks = len(self.replay.rows[event.target].block_ids)
-                tail = self._tail(event.target)
-                return self._frame(
-                    index, record,
-                    f"{name(event.request_id)} moves from row {event.source} to row {event.target}.",
-                    f"Its {counted(event.num_tokens, 'token id')}, counters and {counted(num_blocks, 'block id')} are "
-                    f"copied; the index now says {event.target}. Row {event.source} keeps a stale copy of the tokens"
-                    + (f"; behind it, row {event.target} keeps {tail} stale of its old tenant." if tail else "."),
-                    focus=(f"row:{event.request_id}", f"map:{event.request_id}"),
-                    arrows=self._arrow(event.source, event.target),
-                )  # fmt: skip
+            case RowAdded() | RowMoved():
+                return self._arrival_frame(index, record, event, stale)
             case RowsSwapped():
                 return self._frame(
                     index, record,
@@ -265,6 +244,29 @@ class _Stage:
                 return self._update_frame(index, record, event)
             case _:
                 raise TraceError(f"the condense scene does not show {event.kind}")
+
+    def _arrival_frame(self, index: int, record: Record, event: RowAdded | RowMoved, stale: int) -> Frame:
+        """A row gets a tenant, a new one or the last row's; behind its tokens may lie those of an earlier one."""
+        row = event.row if isinstance(event, RowAdded) else event.target
+        state = self.replay.rows[row]
+        tail = len(state.memory) - state.num_tokens
+        tokens, block_ids = counted(event.num_tokens, "token id"), counted(len(state.block_ids), "block id")
+        arrows: tuple[Arrow, ...] = ()
+        if isinstance(event, RowAdded):
+            place = "the lowest hole" if stale >= 0 else "the first row behind the others"
+            change = f"{name(event.request_id)} is written into row {row}, {place}."
+            detail = f"{tokens} and {block_ids} are copied in."
+            detail += f" Behind them {counted(tail, 'stale token id')} of an earlier request stay." if tail else ""
+        else:
+            change = f"{name(event.request_id)} moves from row {event.source} to row {row}."
+            detail = (
+                f"Its {tokens}, counters and {block_ids} are copied; the index now says {row}. "
+                f"Row {event.source} keeps a stale copy of the tokens"
+            )
+            detail += f"; behind it, row {row} keeps {tail} stale of its old tenant." if tail else "."
+            arrows = self._arrow(event.source, row)
+        focus = (f"row:{event.request_id}", f"map:{event.request_id}")
+        return self._frame(index, record, change, detail, focus=focus, arrows=arrows)
 
     def _growth_frame(self, index: int, record: Record, pending: Sequence[tuple[int, Record]]) -> Frame:
         grown = [item.event for _, item in pending if isinstance(item.event, BlocksAppended)]
@@ -337,10 +339,6 @@ class _Stage:
 
     def _inner_holes(self) -> list[int]:
         return [row for row in self.replay.holes if row < self.replay.num_rows]
-
-    def _tail(self, row: int) -> int:
-        state = self.replay.rows[row]
-        return len(state.memory) - state.num_tokens
 
     def _stale_of(self, event: Event) -> int:
         """How many token ids a removal leaves; for a new row, -1 if it is not a hole."""

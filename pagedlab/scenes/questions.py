@@ -12,6 +12,7 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
@@ -79,7 +80,7 @@ def who_runs(scene: Scene, trace: Trace, step: int) -> Question:
         **_wrong_sets(trace, step, before, decided),
     }
     # The answer does not always stand in the same place, but always in the same for the same trace.
-    choices = _in_place(right, list(reasons), step + len(running))
+    choices = _in_place(right, list(reasons))
     return Question(
         f"Step {step} begins. Which requests run in it, and who decides?",
         "choice",
@@ -209,7 +210,7 @@ def tokens_granted(scene: Scene, trace: Trace, step: int, request_id: str) -> Qu
         (),
         reasons,
         limits + (later if rest else ""),
-        max(0, frame - 1),
+        0,  # before anybody got anything: what is left would give the answer away
         frame,
     )
 
@@ -343,7 +344,7 @@ def row_moves(scene: Scene, trace: Trace, step: int) -> Iterator[Question]:
         f"{_holes(sorted(replay.holes))} What does condense do first?",
         "choice",
         right,
-        _in_place(right, list(reasons), step),
+        _in_place(right, list(reasons)),
         reasons,
         f"The highest live row ({move.source}) drops into the lowest hole ({move.target}): "
         f"{counted(len(moves), 'copy') if len(moves) == 1 else f'{len(moves)} copies'} in all.",
@@ -358,7 +359,7 @@ def _holes(holes: list[int]) -> str:
     return f"Rows {', '.join(map(str, holes[:-1]))} and {holes[-1]} are holes."
 
 
-def _in_place(right: str, wrong: list[str], seed: int) -> tuple[str, ...]:
-    """Put the answer among the wrong choices, at a place that only ``seed`` decides."""
-    at = seed % (len(wrong) + 1)
+def _in_place(right: str, wrong: list[str]) -> tuple[str, ...]:
+    """Put the answer among the wrong choices: always in the same place, but a place that follows no rule."""
+    at = zlib.crc32(" ".join([right, *wrong]).encode()) % (len(wrong) + 1)
     return (*wrong[:at], right, *wrong[at:])

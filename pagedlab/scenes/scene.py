@@ -189,9 +189,9 @@ class Question:
     choices : tuple of str
         For a choice: what to choose from, the answer among them. Empty for a number.
     reasons : mapping of str to str
-        Why each wrong choice is wrong; for a number, why some likely ones are.
+        Why each wrong choice is wrong; for a number, why some likely ones are (the player has a word for the others).
     explanation : str
-        What to say when the answer is known, and to any other wrong number.
+        What to say to the right answer, and to whoever asks to be shown it.
     ask_frame, frame : int
         Where the scene stops to ask, and the frame that shows the answer.
     scene : Scene or None

@@ -58,10 +58,17 @@ def without(function: Callable[..., Any], statement: str, instead: str = "pass")
 
 def _owner(function: Callable[..., Any]) -> tuple[Any, str]:
     """Return the module or class whose attribute ``function`` is, and the attribute's name."""
-    *path, name = function.__qualname__.split(".")
-    owner = functools.reduce(getattr, path, sys.modules[function.__module__])
-    if not inspect.isfunction(function) or inspect.getattr_static(owner, name) is not function:
-        raise LessonError(f"{function.__qualname__} is not a plain function or method: only those can be broken")
+    called = getattr(function, "__qualname__", repr(function))
+    *path, name = called.split(".")
+    try:
+        owner = functools.reduce(getattr, path, sys.modules[function.__module__])
+        reached = inspect.getattr_static(owner, name)
+    except (AttributeError, KeyError):
+        reached = None  # such as a function inside a function: `outer.<locals>.inner`
+    if not inspect.isfunction(function) or reached is not function:
+        raise LessonError(
+            f"{called} is not a plain function of a module or method of a class: only those can be broken"
+        )
     return owner, name
 
 

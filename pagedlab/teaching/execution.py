@@ -9,6 +9,7 @@ one needs nothing but Python; it is what `pip install pagedlab` without the ``la
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -152,67 +153,62 @@ def run_lesson(
         raise LessonError(f"the folder of {output} does not exist: make it first")
     cells = code_cells(notebook)
     jupyter = jupyter_is_installed() if jupyter is None else jupyter
-    runner = _run_in_kernel if jupyter else _run_in_python
+    runner = _kernel if jupyter else _plain_python
     begin = time.perf_counter()
     runs: list[CellRun] = []
-
-    def finished(run: CellRun) -> None:
-        runs.append(run)
-        progress(run)
 
     # A learner's notebook may use files beside it; a shipped lesson runs where its user is.
     folder = Path.cwd() if path.parent.resolve() == lessons_directory() else path.parent
     try:
-        notebook = runner(notebook, cells, folder, timeout, started, finished)
+        with runner(notebook, folder, timeout) as execute:
+            for cell in cells:
+                started(cell, len(cells))
+                cell_begin = time.perf_counter()
+                failure = execute(cell)
+                runs.append(CellRun(cell, len(cells), time.perf_counter() - cell_begin, failure))
+                progress(runs[-1])
+                if failure is not None:
+                    break
     finally:
         if output is not None:
             output.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return Report("jupyter" if jupyter else "plain", tuple(runs), time.perf_counter() - begin)
 
 
-Started = Callable[[CodeCell, int], None]
-Finished = Callable[[CellRun], None]
+Execute = Callable[[CodeCell], Failure | None]
+"""Runs one cell; says why it failed, if it did. A runner is a context that gives one and keeps what cells show."""
 
 
 # --- in a Jupyter kernel ------------------------------------------------------------------------------------
 
 
-def _run_in_kernel(
-    notebook: dict[str, Any],
-    cells: list[CodeCell],
-    folder: Path,
-    timeout: float,
-    started: Started,
-    finished: Finished,
-) -> dict[str, Any]:
+@contextlib.contextmanager
+def _kernel(notebook: dict[str, Any], folder: Path, timeout: float) -> Iterator[Execute]:
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    node = nbformat.from_dict(notebook)
+    node = nbformat.reads(json.dumps(notebook), as_version=4)  # joins sources that are lists of lines
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(node, timeout=max(1, round(timeout)), kernel_name="python3", resources=resources)
     with tempfile.TemporaryFile() as stderr, client.setup_kernel(stderr=stderr):
-        for cell in cells:
-            started(cell, len(cells))
-            begin = time.perf_counter()
-            failure = None
+
+        def execute(cell: CodeCell) -> Failure | None:
             try:
                 client.execute_cell(node.cells[cell.index], cell.index)
             except CellExecutionError:
-                failure = _failure_of_kernel(node.cells[cell.index])
+                return _failure_of_kernel(node.cells[cell.index])
             except CellTimeoutError:
-                failure = _timed_out(timeout)
+                return _timed_out(timeout)
             except DeadKernelError:
                 stderr.seek(0)
                 said = _last_lines(stderr.read().decode(errors="replace"))
-                failure = Failure(None, (*said, "the kernel died: out of memory, or a crash in native code"))
-            finished(CellRun(cell, len(cells), time.perf_counter() - begin, failure))
-            if failure is not None:
-                break
+                return Failure(None, (*said, "the kernel died: out of memory, or a crash in native code"))
+            return None
+
+        yield execute
         client.set_widgets_metadata()
-    result: dict[str, Any] = json.loads(nbformat.writes(node))
-    return result
+    notebook.update(json.loads(nbformat.writes(node)))
 
 
 def _failure_of_kernel(cell: Any) -> Failure:
@@ -235,14 +231,8 @@ def _timed_out(timeout: float) -> Failure:
 # --- in plain Python ----------------------------------------------------------------------------------------
 
 
-def _run_in_python(
-    notebook: dict[str, Any],
-    cells: list[CodeCell],
-    folder: Path,
-    timeout: float,
-    started: Started,
-    finished: Finished,
-) -> dict[str, Any]:
+@contextlib.contextmanager
+def _plain_python(notebook: dict[str, Any], folder: Path, timeout: float) -> Iterator[Execute]:
     process = subprocess.Popen(
         [sys.executable, "-m", "pagedlab.teaching.plain"],
         stdin=subprocess.PIPE,
@@ -251,44 +241,38 @@ def _run_in_python(
         cwd=folder,
         encoding="utf-8",
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
     expired = threading.Event()
 
     def expire() -> None:
         expired.set()
         process.kill()
 
+    def execute(cell: CodeCell) -> Failure | None:
+        timer = threading.Timer(timeout, expire)
+        timer.start()
+        try:
+            stdin.write(json.dumps({"number": cell.number, "source": cell.source}) + "\n")
+            stdin.flush()
+            answer = stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            timer.cancel()
+        if not answer:
+            died = Failure(None, (f"Python ended with exit code {process.wait()}",))
+            return _timed_out(timeout) if expired.is_set() else died
+        reply = json.loads(answer)
+        notebook["cells"][cell.index]["outputs"] = list(_outputs(reply))
+        return None if reply["error"] is None else Failure(reply["line"], _last_lines(reply["error"]))
+
     try:
-        for cell in cells:
-            started(cell, len(cells))
-            begin = time.perf_counter()
-            timer = threading.Timer(timeout, expire)
-            timer.start()
-            try:
-                process.stdin.write(json.dumps({"number": cell.number, "source": cell.source}) + "\n")
-                process.stdin.flush()
-                answer = process.stdout.readline()
-            except BrokenPipeError:
-                answer = ""
-            finally:
-                timer.cancel()
-            seconds = time.perf_counter() - begin
-            failure: Failure | None
-            if answer:
-                reply = json.loads(answer)
-                failure = None if reply["error"] is None else Failure(reply["line"], _last_lines(reply["error"]))
-                notebook["cells"][cell.index]["outputs"] = list(_outputs(reply))
-            else:
-                died = Failure(None, (f"Python ended with exit code {process.wait()}",))
-                failure = _timed_out(timeout) if expired.is_set() else died
-            finished(CellRun(cell, len(cells), seconds, failure))
-            if failure is not None:
-                break
+        yield execute
     finally:
         process.kill()
         process.communicate()
-    return notebook
 
 
 def _outputs(reply: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ In a checkout the notebooks stand in ``notebooks/`` beside the package; an insta
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,19 @@ def copy_lessons(folder: Path) -> list[Path]:
             shutil.copyfile(source, target)
             copies.append(target)
     return copies
+
+
+def same_cells(one: Path, other: Path) -> bool:
+    """Whether two notebooks have the same text and code, whatever their cells have shown."""
+
+    def cells(path: Path) -> list[tuple[str, str]] | None:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            return [(cell["cell_type"], "".join(cell["source"])) for cell in found]
+        except (ValueError, KeyError, TypeError):  # not a notebook: a learner may put anything there
+            return None
+
+    return cells(one) == cells(other)
 
 
 def course_map() -> str:

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pagedlab import widgets
+from pagedlab.errors import LessonError
 from pagedlab.scenes import Question, Scene
 
 
@@ -88,16 +89,49 @@ def knob(function: Callable[..., object], **choices: Any) -> None:
         Takes one keyword argument for each knob; each has a default, which is where the knob starts.
     **choices : list or tuple
         For each knob what `ipywidgets.interactive` takes: ``(lowest, highest, step)`` makes a slider, a list a menu.
+
+    Notes
+    -----
+    What ``function`` shows is ordinary output of the cell, so a saved notebook holds it. Each turn replaces it, thing
+    by thing: a call may show fewer things than the first one did, but not more.
     """
     if not in_notebook() or find_spec("ipywidgets") is None:
         function()
         return
-    from IPython.display import display
-    from ipywidgets import interactive
+    from IPython.display import Markdown, display
+    from ipywidgets import VBox, interactive
 
-    controls = interactive(function, **choices)
-    for control in controls.children[:-1]:
+    controls = {}
+    for name, choice in choices.items():
+        control = interactive.widget_from_abbrev(choice, inspect.signature(function).parameters[name].default)
+        control.description = name
         control.style.description_width = "initial"
         if hasattr(control, "continuous_update"):
             control.continuous_update = False  # run once the slider is let go, not on the way
-    display(controls)
+        controls[name] = control
+    display(VBox(list(controls.values())))
+    display(Markdown("*No knobs here? They need a running kernel: run this cell.*"))
+    handles = [display(bundle, raw=True, display_id=True) for bundle in _shown_by(function)]
+
+    def turned(_: object) -> None:
+        try:
+            bundles = _shown_by(function, **{name: control.value for name, control in controls.items()})
+            if len(bundles) > len(handles):
+                raise LessonError(f"{len(bundles)} things to show; the first call showed {len(handles)}")
+        except Exception as error:  # a callback has no cell in which it could fail
+            bundles = [{"text/plain": f"{type(error).__name__}: {error}"}]
+        for index, handle in enumerate(handles):
+            handle.update(bundles[index] if index < len(bundles) else {"text/plain": ""}, raw=True)
+
+    for control in controls.values():
+        control.observe(turned, names="value")
+
+
+def _shown_by(function: Callable[..., object], **values: Any) -> list[dict[str, Any]]:
+    """Call ``function`` and return what it displays as MIME bundles; what it prints comes first."""
+    from IPython.utils.capture import capture_output
+
+    with capture_output() as captured:
+        function(**values)
+    printed = [{"text/plain": captured.stdout}] if captured.stdout else []
+    return printed + [output.data for output in captured.outputs]

@@ -17,6 +17,8 @@ import base64
 import hashlib
 import html
 import json
+import re
+import secrets
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -51,10 +53,31 @@ def payload(shown: Scene | Question) -> dict[str, Any]:
         If a question does not know its scene; take it from `Scene.questions`.
     """
     if isinstance(shown, Scene):
-        return {"scene": shown.to_json()}
+        return _encodable_data({"scene": shown.to_json()})
     if shown.scene is None:
         raise ValueError(f"this question has no scene to play: take it from scene.questions ({shown.prompt!r})")
-    return {"scene": shown.scene.to_json(), "question": shown.to_json()}
+    return _encodable_data({"scene": shown.scene.to_json(), "question": shown.to_json()})
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def encodable(text: str) -> str:
+    r"""Return ``text`` with its lone surrogates, which neither UTF-8 nor a kernel's messages can hold, spelled out.
+
+    >>> encodable("a\ud800")
+    'a\\ud800'
+    """
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _encodable_data(data: dict[str, Any]) -> dict[str, Any]:
+    """Spell out lone surrogates in all texts, keys too: what was different stays different."""
+    text = json.dumps(data, ensure_ascii=False)
+    if not _SURROGATE.search(text):
+        return data
+    spelled: dict[str, Any] = json.loads(_SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text))
+    return spelled
 
 
 def to_html(shown: Scene | Question, *, alone: bool = True) -> str:
@@ -66,7 +89,7 @@ def to_html(shown: Scene | Question, *, alone: bool = True) -> str:
     alone : bool
         Whether the page stands alone in a browser; otherwise it is made for a frame in a notebook.
     """
-    title = shown.title if isinstance(shown, Scene) else "Predict"
+    title = encodable(shown.title) if isinstance(shown, Scene) else "Predict"
     script = resource("player.js") + _BOOT
     style = resource("player.css") + _PAGE_STYLE
     # "<" never appears in the data: neither "</script>" nor "<!--" can end or confuse the element.
@@ -99,7 +122,7 @@ def export_html(shown: Scene | Question, path: str | Path) -> Path:
     ----------
     shown : Scene or Question
     path : str or Path
-        The file to write; its folder must exist.
+        The file to write; its folder must exist. It appears, or is replaced, when the whole page is made.
 
     Returns
     -------
@@ -107,7 +130,13 @@ def export_html(shown: Scene | Question, path: str | Path) -> Path:
         The file.
     """
     path = Path(path)
-    path.write_text(to_html(shown), encoding="utf-8", newline="\n")
+    page = to_html(shown).encode()
+    part = path.with_name(f".pagedlab-{secrets.token_hex(4)}.part")
+    try:
+        part.write_bytes(page)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return path
 
 

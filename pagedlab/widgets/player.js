@@ -214,7 +214,7 @@ class Stage {
     this.defs = svg("defs");
     this.known = new Set();
     this.layers = Array.from({ length: LAYERS }, (_, at) => svg("g", { "data-layer": at }));
-    this.arrows = svg("g", { class: "pl-arrows", "aria-hidden": "true" });
+    this.arrows = svg("g", { "aria-hidden": "true" });
     this.node = svg(
       "svg",
       { class: "pl-stage", viewBox: `0 0 ${width} ${height}`, role: "img", "data-testid": "stage" },
@@ -342,8 +342,6 @@ class Stage {
       group.append(svg("rect", { class: "pl-face", x, y, width: w, height: h, rx: 4 }), words(x + w / 2, y + h / 2));
     } else if (kind === "swatch") {
       group.append(svg("rect", { class: "pl-paint", x, y, width: w, height: h, rx: Math.min(4, w / 4), fill: this.fill(owner) }));
-    } else if (kind === "bar") {
-      group.append(svg("rect", { class: "pl-face", x, y, width: w, height: h, rx: 2, ...(owner === null ? {} : { fill: this.fill(owner) }) }));
     } else if (kind === "box") {
       group.append(svg("rect", { class: "pl-face", x, y, width: w, height: h, rx: 7 }));
     } else if (kind === "line") {
@@ -404,9 +402,8 @@ class SourcePane {
   show(frame) {
     const [key, line] = frame.source ?? [null, 0];
     const source = key === null ? undefined : this.timeline.data.sources[key];
-    this.node.classList.toggle("is-quiet", !source);
     if (!source) {
-      // Keep the last text in view, dimmed: nothing of it runs now.
+      // Keep the last text in view, no line of it lit: nothing of it runs now.
       this.code.querySelector(".is-now")?.classList.remove("is-now");
       if (!this.shown) this.where.textContent = "Press Next: the line that runs will be lit here.";
       return;
@@ -443,8 +440,9 @@ class SourcePane {
 
 // --- the player ------------------------------------------------------------------------------------------
 
-// Shows a scene in `host`. Returns {node, index, goto(frame, {animate}), play(), pause(), destroy()}.
-export function createPlayer(host, data, { start = 0, locked = false } = {}) {
+// Shows a scene in `host`. Returns {node, index, goto(frame, {animate}), play(), pause(), lock(), unlock(), destroy()}.
+// While it is locked nobody but `goto` leaves the frame. `heading` is the element that holds the title.
+export function createPlayer(host, data, { start = 0, heading = "span" } = {}) {
   const timeline = new Timeline(data);
   const uid = uniqueId();
   const stage = new Stage(timeline, uid);
@@ -473,7 +471,7 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
   const count = html("span", { class: "pl-count", "data-testid": "count" });
   const kindSelect = html("select", { class: "pl-select", "aria-label": "Kind of event to go to", "data-action": "event-kind" }, ...kinds.map(([kind, word]) => html("option", { value: kind }, word)));
   const nextEvent = html("button", { type: "button", class: "pl-button is-wide", "data-action": "next-event" }, "next");
-  const speedSelect = html("select", { class: "pl-select is-framed", "aria-label": "Speed", title: "Speed", "data-action": "speed" }, ...SPEEDS.map((value) => html("option", { value, selected: value === 1 }, `${value}×`)));
+  const speedSelect = html("select", { class: "pl-select", "aria-label": "Speed", title: "Speed", "data-action": "speed" }, ...SPEEDS.map((value) => html("option", { value, selected: value === 1 }, `${value}×`)));
   const change = html("strong");
   const detail = html("span");
   const caption = html("div", { class: "pl-caption", id: `${uid}-caption`, role: "status", "aria-live": "polite", "aria-atomic": "true", "data-testid": "caption" }, change, " ", detail);
@@ -488,16 +486,17 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
     kinds.length ? html("div", { class: "pl-jump" }, nextEvent, kindSelect) : "",
     speedSelect,
   );
+  const beatBar = beats.length ? html("nav", { class: "pl-beats", "aria-label": "Beats of the step" }, ...beatButtons) : "";
+  const stageBox = html("div", { class: "pl-stage-box" }, stage.node);
   const root = html(
     "section",
     { class: "pagedlab", tabindex: "0", "aria-label": `${data.title}: a scene in ${timeline.length} frames`, "data-pagedlab-player": data.name, "data-lm-suppress-shortcuts": "", "data-frames": timeline.length },
-    html("header", { class: "pl-head" }, html("span", { class: "pl-title" }, data.title), subtitle, beats.length ? html("nav", { class: "pl-beats", "aria-label": "The four beats of a step" }, ...beatButtons) : ""),
-    html("div", { class: "pl-main" }, html("div", { class: "pl-stage-box" }, stage.node), source.node),
+    html("header", { class: "pl-head" }, html(heading, { class: "pl-title" }, data.title), subtitle, beatBar),
+    html("div", { class: "pl-main" }, stageBox, source.node),
     caption,
     transport,
   );
   stage.node.setAttribute("aria-labelledby", `${uid}-caption`);
-  root.classList.toggle("is-locked", locked);
   for (let at = 0; at <= last; at += 1) {
     const { event } = timeline.frame(at);
     if (!event) continue;
@@ -546,7 +545,6 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
   function setPlaying(playing) {
     clearTimeout(timer);
     timer = null;
-    root.classList.toggle("is-playing", playing);
     buttons.play.replaceChildren(icon(playing ? "pause" : "play"));
     buttons.play.setAttribute("aria-label", playing ? "Pause" : "Play");
     buttons.play.title = playing ? "Pause (Space)" : "Play (Space)";
@@ -566,6 +564,14 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
   }
 
   const pause = () => setPlaying(false);
+  const isLocked = () => root.classList.contains("is-locked");
+
+  function setLocked(locked) {
+    pause();
+    root.classList.toggle("is-locked", locked);
+    if (beatBar) beatBar.inert = locked;
+  }
+
   const actions = {
     first: () => goto(0),
     back: () => goto(index - 1),
@@ -581,11 +587,12 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
 
   root.addEventListener("click", (event) => {
     const element = event.target.closest("button[data-action]");
-    if (!element || !root.contains(element) || !actions[element.dataset.action]) return;
+    if (!element || !root.contains(element) || !actions[element.dataset.action] || isLocked()) return;
     if (element.dataset.action !== "play") pause();
     actions[element.dataset.action](element);
   }, { signal });
   scrubber.addEventListener("input", () => {
+    if (isLocked()) return;
     pause();
     goto(Number(scrubber.value), { animate: false });
   }, { signal });
@@ -605,7 +612,8 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
     keepKeys(!(event.ctrlKey || event.metaKey));
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     event.stopPropagation(); // a notebook would take the key for itself
-    if (root.classList.contains("is-locked") || event.target.closest("select, input:not([type=range])")) return;
+    if (isLocked() || event.target.closest("select, input:not([type=range])")) return;
+    if (event.target === stageBox && event.key.startsWith("Arrow")) return; // it scrolls
     if (keys[event.key]) {
       event.preventDefault();
       pause();
@@ -620,10 +628,22 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
 
   host.append(root);
   goto(start, { animate: false });
+  // A stage wider than its box scrolls; then the keyboard has to reach it.
+  function fitStage() {
+    const wide = stageBox.scrollWidth > stageBox.clientWidth;
+    for (const [name, value] of Object.entries({ tabindex: "0", role: "region", "aria-label": "Stage; the arrow keys scroll it" })) {
+      if (wide) stageBox.setAttribute(name, value);
+      else stageBox.removeAttribute(name);
+    }
+  }
+
   if (globalThis.ResizeObserver) {
-    // The lit line can only be scrolled to when the pane has a size.
-    const observer = new ResizeObserver(() => source.show(timeline.frame(index)));
+    const observer = new ResizeObserver(() => {
+      source.show(timeline.frame(index)); // the lit line can only be scrolled to when the pane has a size
+      fitStage();
+    });
     observer.observe(source.node);
+    observer.observe(stageBox);
     signal.addEventListener("abort", () => observer.disconnect());
   }
 
@@ -635,7 +655,8 @@ export function createPlayer(host, data, { start = 0, locked = false } = {}) {
     goto,
     play,
     pause,
-    unlock: () => root.classList.remove("is-locked"),
+    lock: () => setLocked(true),
+    unlock: () => setLocked(false),
     destroy() {
       setPlaying(false);
       abort.abort();
@@ -662,12 +683,13 @@ export function judge(question, given) {
 }
 
 // Asks a question about a scene in `host`: the scene stops, the learner answers, the scene plays on to the answer.
-export function createPrediction(host, data, question) {
+export function createPrediction(host, data, question, { heading } = {}) {
   const uid = uniqueId();
   const abort = new AbortController();
   const { signal } = abort;
   let timer = null;
-  const player = createPlayer(host, data, { start: question.ask_frame, locked: true });
+  const player = createPlayer(host, data, { start: question.ask_frame, heading });
+  player.lock();
   const choices = question.choices.map((choice, at) =>
     html("label", { class: "pl-choice" }, html("input", { type: "radio", name: uid, value: at, "data-choice": choice }), html("span", {}, choice)));
   const input = html("input", { type: "text", inputmode: "numeric", autocomplete: "off", class: "pl-number", "aria-label": "Your number", "data-testid": "number" });
@@ -682,7 +704,6 @@ export function createPrediction(host, data, question) {
       question.kind === "choice" ? html("div", { class: "pl-choices" }, ...choices) : html("div", { class: "pl-choices" }, input)),
     html("div", { class: "pl-answers" }, check, reveal, again, verdict),
   );
-  player.node.classList.add("is-asking");
   player.node.append(form);
 
   function say(kind, head, reason) {
@@ -693,7 +714,6 @@ export function createPrediction(host, data, question) {
   function show() {
     form.dataset.state = "revealed";
     player.unlock();
-    player.node.classList.remove("is-asking");
     check.hidden = true;
     reveal.hidden = true;
     again.hidden = false;
@@ -731,7 +751,7 @@ export function createPrediction(host, data, question) {
     again.focus({ preventScroll: true });
   }, { signal });
   again.addEventListener("click", () => {
-    clearTimeout(timer);
+    stop();
     form.reset();
     form.dataset.state = "asking";
     form.querySelector("fieldset").disabled = false;
@@ -741,19 +761,22 @@ export function createPrediction(host, data, question) {
     check.hidden = false;
     reveal.hidden = false;
     again.hidden = true;
-    player.pause();
-    player.node.classList.add("is-asking", "is-locked");
+    player.lock();
     player.goto(question.ask_frame, { animate: false });
     (question.kind === "number" ? input : choices[0].firstElementChild).focus({ preventScroll: true });
   }, { signal });
-  form.addEventListener("keydown", (event) => event.stopPropagation(), { signal });
-  player.node.addEventListener("pointerdown", () => clearTimeout(timer), { signal });
+  // Whoever takes the scene in hand ends the walk, by whatever means. (A key held down is the one that started it.)
+  const stop = () => clearTimeout(timer);
+  player.node.addEventListener("pointerdown", stop, { signal, capture: true });
+  player.node.addEventListener("input", stop, { signal, capture: true });
+  player.node.addEventListener("click", stop, { signal, capture: true });
+  player.node.addEventListener("keydown", (event) => event.repeat || stop(), { signal, capture: true });
 
   return {
     node: player.node,
     player,
     destroy() {
-      clearTimeout(timer);
+      stop();
       abort.abort();
       player.destroy();
     },
@@ -763,13 +786,14 @@ export function createPrediction(host, data, question) {
 // --- where it runs ---------------------------------------------------------------------------------------
 
 // `payload` is {scene, question?}.
-export function mount(host, payload) {
-  return payload.question ? createPrediction(host, payload.scene, payload.question) : createPlayer(host, payload.scene);
+export function mount(host, payload, { heading } = {}) {
+  const { scene, question } = payload;
+  return question ? createPrediction(host, scene, question, { heading }) : createPlayer(host, scene, { heading });
 }
 
 // In the exported page: the data stands in the page; a frame inside a notebook takes on its theme and grows to fit.
 export function boot(host, payload) {
-  const view = mount(host, payload);
+  const view = mount(host, payload, { heading: "h1" });
   let frame = null;
   try {
     frame = globalThis.frameElement;
@@ -787,9 +811,16 @@ export function boot(host, payload) {
     const height = Math.ceil(view.node.getBoundingClientRect().height) + 2;
     if (height > 10) frame.style.height = `${height}px`;
   };
-  follow();
+  // What the outer page holds of this one would keep it alive after its frame is gone; in the page cache it may come back.
+  const theme = new MutationObserver(follow);
+  const watch = () => {
+    follow();
+    theme.observe(outside, { attributes: true });
+  };
+  watch();
   fit();
-  new MutationObserver(follow).observe(outside, { attributes: true });
+  addEventListener("pageshow", watch);
+  addEventListener("pagehide", () => theme.disconnect());
   new ResizeObserver(fit).observe(view.node);
   return view;
 }

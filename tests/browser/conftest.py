@@ -1,4 +1,4 @@
-"""A real JupyterLab and a real Chromium that can reach nothing else."""
+"""A real JupyterLab, and pages that can reach nothing else."""
 
 from __future__ import annotations
 
@@ -15,40 +15,21 @@ from typing import Any
 
 import pytest
 from lab_pages import REPOSITORY, Lab, Watched
-from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 OUTPUT = REPOSITORY / "tests" / "output"
-
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-images", action="store_true", help="retake docs/images")
 
 
-@pytest.fixture(scope="module")  # Playwright runs once at a time in a process
-def chromium() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        message = "no Chromium: on Debian, apt install chromium"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
+@pytest.fixture(scope="module")
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """`pagedlab lab` on a copy of the first lesson, with a home of its own: nobody's settings, nothing left behind.
 
-
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """`pagedlab lab` on a copy of the first lesson, with a home of its own: nobody's settings, nothing left behind."""
+    The browser comes first: without one, no server need start.
+    """
     home = tmp_path_factory.mktemp("home")
     folder = tmp_path_factory.mktemp("lessons")
     lesson = Path(shutil.copy(REPOSITORY / "notebooks" / "00-one-step.ipynb", folder))
@@ -86,13 +67,13 @@ def _address(process: subprocess.Popen[str], said: list[str]) -> str:
 
 
 @pytest.fixture
-def open_page(chromium: Browser) -> Iterator[Callable[..., Watched]]:
+def open_page(browser: Browser) -> Iterator[Callable[..., Watched]]:
     """Open pages whose network ends at one origin; whoever asks for more fails the test."""
     contexts: list[BrowserContext] = []
     opened: list[Watched] = []
 
     def open_one(url: str, origin: str, **options: Any) -> Watched:
-        context = chromium.new_context(viewport={"width": 1400, "height": 1000}, device_scale_factor=2, **options)
+        context = browser.new_context(viewport={"width": 1400, "height": 1000}, device_scale_factor=2, **options)
         context.set_default_timeout(30_000)
         contexts.append(context)
         watched = Watched(context.new_page())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -117,6 +117,14 @@ def test_prompts_come_from_a_file_and_from_a_pipe(tmp_path: Path) -> None:
     assert "2 > O Romeo\n" in from_file.stdout
 
 
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    arguments = ("generate", "\N{SNOWMAN} To be", "O Romeo", "--max-tokens", "4", "--temperature", "0")
+    done = pagedlab_cli(*arguments, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "1 > ? To be\n" in done.stdout.replace("\r\n", "\n")
+
+
 def test_stats_go_to_standard_error() -> None:
     done = pagedlab_cli("generate", "To be", "--max-tokens", "5", "--temperature", "0", "--stats")
     assert re.fullmatch(r"\d+ tokens in \d+\.\d\d s \(\d+ tokens/s\), \d+ steps\n", done.stderr)
@@ -183,6 +191,8 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_on_a_terminal_the_prompt_stands_before_the_text_and_nothing_can_command_the_terminal() -> None:
+    import pty  # there is none on Windows
+
     parent, child = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "generate", "To\x1b]0;owned\x07 be", "--max-tokens", "4", "--temperature", "0"],
@@ -220,31 +230,57 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_lab_in_a_checkout_opens_the_lesson_itself(started: list[list[str]]) -> None:
-    from pagedlab.teaching import lessons_directory
-
-    cli.main(["lab", "00", "--port", "9999"])
-    (command,) = started
-    assert f"--ServerApp.root_dir={lessons_directory()}" in command
-    assert "--LabApp.default_url=/lab/tree/00-one-step.ipynb" in command
-    assert "--ServerApp.port=9999" in command
-    if sys.platform == "linux":
-        assert "--no-browser" in command  # there is no screen to open one on
-
-
-def test_lab_elsewhere_opens_a_copy_that_it_never_overwrites(
-    started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("checkout", [True, False])
+def test_lab_opens_a_copy_that_it_never_overwrites(
+    checkout: bool,
+    started: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    from pagedlab.teaching import find_lesson
+
+    shipped = find_lesson("00").read_bytes()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pagedlab.teaching.lessons.in_checkout", lambda: False)
-    cli.main(["lab"])
+    monkeypatch.setattr("pagedlab.teaching.lessons.in_checkout", lambda: checkout)
+    cli.main(["lab", "00", "--port", "9999"])
     copy = tmp_path / "pagedlab-lessons" / "00-one-step.ipynb"
-    assert "a fresh copy" in capsys.readouterr().out
+    assert "(a fresh copy)" in capsys.readouterr().out
+    assert copy.read_bytes() == shipped
+
+    notebook = json.loads(shipped)
+    code = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "it ran"}]
+    copy.write_text(json.dumps(notebook))
+    cli.main(["lab", str(find_lesson("00")), "--port", "9999"])
+    assert "(your own copy, as you left it)" in capsys.readouterr().out
+
     copy.write_text("my work")
-    cli.main(["lab"])
-    assert "as you left it" in capsys.readouterr().out
+    cli.main(["lab", "00", "--port", "9999"])
+    assert "it differs from the lesson: rename it to get a fresh one" in capsys.readouterr().out
     assert copy.read_text() == "my work"
-    assert f"--ServerApp.root_dir={copy.parent}" in started[-1]
+    assert find_lesson("00").read_bytes() == shipped
+    for command in started:
+        assert f"--ServerApp.root_dir={copy.parent}" in command
+        assert "--LabApp.default_url=/lab/tree/00-one-step.ipynb" in command
+        assert "--ServerApp.port=9999" in command
+        if sys.platform == "linux":
+            assert "--no-browser" in command  # there is no screen to open one on
+
+
+def test_lab_opens_any_other_notebook_where_it_is(started: list[list[str]], tmp_path: Path) -> None:
+    path = tmp_path / "mine.ipynb"
+    path.touch()
+    cli.main(["lab", str(path)])
+    assert f"--ServerApp.root_dir={tmp_path}" in started[-1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_git_ignores_the_copies_in_a_checkout() -> None:
+    from pagedlab.teaching.lessons import COPY_FOLDER
+
+    ignored = (Path(__file__).parents[2] / ".gitignore").read_text(encoding="utf-8").split()
+    assert f"/{COPY_FOLDER}/" in ignored
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -294,6 +330,50 @@ def test_doctor_fails_when_something_must_be_mended(
     assert "RuntimeError: no weights" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("check", ["check_python", "check_package", "check_gpu", "check_jupyter"])
+def test_doctor_reports_any_check_that_breaks_and_makes_the_others(
+    check: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pagedlab import doctor
+
+    def broken() -> doctor.Check:
+        raise PackageNotFoundError("lost")
+
+    broken.__name__ = check
+    monkeypatch.setattr(doctor, check, broken)
+    assert cli.main(["doctor", "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [found["name"] for found in checks if found["status"] == "problem"] == [check.removeprefix("check_")]
+    assert len(checks) == 9
+
+
+def test_version_and_doctor_work_where_pagedlab_is_on_the_path_but_not_installed() -> None:
+    hide = (
+        "import importlib.metadata as metadata, sys\n"
+        "def version(name, real=metadata.version):\n"
+        "    if name == 'pagedlab': raise metadata.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "metadata.version = version\n"
+        "from pagedlab.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    said = {}
+    for argument in ("--version", "doctor"):
+        done = subprocess.run([sys.executable, "-c", hide, argument], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        said[argument] = done.stdout
+    assert said["--version"] == "pagedlab 0+unknown\n"
+    assert "pip install -e ." in said["doctor"]
+
+
+@pytest.mark.parametrize("tier", ["interpreter", "numpy"])
+def test_doctor_says_that_the_engine_uses_numpy_on_a_cpu(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pagedlab import doctor, kernels
+
+    monkeypatch.setattr(kernels, "backend", lambda: kernels.Backend(tier, "a test"))
+    assert "the engine maps slots with NumPy" in doctor.check_kernels().advice
+
+
 # --- conformance and bench ------------------------------------------------------------------------------------
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -331,7 +411,10 @@ def test_bench_host_prints_json_and_writes_a_page(tmp_path: Path) -> None:
     done = pagedlab_cli("bench", "host", "--json", "--seconds", "0.01", "--page", str(page))
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
-    assert set(data) == {"machine", "date", "rows"}
+    assert set(data) == {"machine", "date", "seconds", "repeats", "vllm_measured", "rows"}
+    assert (data["seconds"], data["repeats"]) == (0.01, 3)
+    assert "the best of 3 runs of 0.01 s each" in page.read_text(encoding="utf-8")
+    assert data["vllm_measured"] in page.read_text(encoding="utf-8")
     names = [row["name"] for row in data["rows"]]
     assert "schedule_256" in names
     rates = [row.get("steps_per_s") or row.get("blocks_per_s") for row in data["rows"] if "percent" not in row]
@@ -339,3 +422,26 @@ def test_bench_host_prints_json_and_writes_a_page(tmp_path: Path) -> None:
     assert json.loads(page.with_suffix(".json").read_text(encoding="utf-8")) == data
     assert all(f"`{name}`" in page.read_text(encoding="utf-8") for name in names)
     assert_one_clear_line(pagedlab_cli("bench", "host", "--seconds", "0"), "above 0")
+
+
+def test_bench_host_says_before_it_measures_that_a_page_has_no_folder(tmp_path: Path) -> None:
+    page = tmp_path / "none" / "host.md"
+    done = pagedlab_cli("bench", "host", "--seconds", "100", "--page", str(page))
+    assert_one_clear_line(done, str(page), "does not exist")
+    assert done.stdout == ""
+
+
+def test_a_figure_of_vllm_is_told_as_one_of_another_machine() -> None:
+    from pagedlab.bench import VLLM_MEASURED, Row
+
+    assert str(Row("a", "w", 958.0, "steps/s", 479.0)).endswith("2.0 x vLLM 0.25.1 on its machine")
+    assert "another machine" in VLLM_MEASURED
+    assert "2026-11-29" in VLLM_MEASURED
+
+
+def test_generate_says_when_the_model_can_read_no_more() -> None:
+    prompt = "To be, or not to be. " * 97  # 2,037 tokens: eleven are left
+    done = pagedlab_cli("generate", prompt, "--max-tokens", "5000", "--temperature", "0")
+    assert done.returncode == 0
+    assert "cut at 2048 tokens" in done.stderr
+    assert "cut at" not in pagedlab_cli("generate", "To be", "--max-tokens", "5", "--temperature", "0").stderr

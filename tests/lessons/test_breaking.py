@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import inspect
 
 import pytest
@@ -68,5 +69,8 @@ def test_only_plain_functions_can_be_broken() -> None:
     def local() -> None:
         pass
 
-    with pytest.raises((LessonError, AttributeError)), without(local, "pass"):
-        pass
+    for function in (local, Account.rate, Account().pay, functools.partial(Account.pay), len):
+        with pytest.raises(LessonError, match="only those can be broken"), without(function, "pass"):
+            pass
+    assert Account.rate() == 3
+    assert isinstance(inspect.getattr_static(Account, "rate"), staticmethod)

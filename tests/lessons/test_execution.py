@@ -103,6 +103,23 @@ def test_the_output_file_holds_what_the_cells_showed(tmp_path: Path, jupyter: bo
     assert second["outputs"][-1]["output_type"] == "error"
 
 
+def test_a_knobs_first_result_is_ordinary_output_that_a_saved_notebook_shows(tmp_path: Path) -> None:
+    output = tmp_path / "out.ipynb"
+    code = (
+        "from pagedlab.teaching import knob, say\n"
+        "def f(n=2):\n    print('loud')\n    say(f'twice is {2 * n}')\n"
+        "knob(f, n=(1, 5))"
+    )
+    assert run(notebook(tmp_path / "n.ipynb", code), jupyter=True, output=output).failed is None
+    (cell,) = json.loads(output.read_text(encoding="utf-8"))["cells"]
+    controls, *others = [shown["data"] for shown in cell["outputs"]]
+    assert "application/vnd.jupyter.widget-view+json" in controls
+    explanation, printed, said = others
+    assert "run this cell" in "".join(explanation["text/markdown"])
+    assert "".join(printed["text/plain"]) == "loud\n"
+    assert "".join(said["text/markdown"]) == "twice is 4"
+
+
 @RUNNERS
 def test_a_cell_sees_the_notebooks_folder(tmp_path: Path, jupyter: bool) -> None:
     (tmp_path / "data.txt").write_text("beside it")
@@ -134,3 +151,19 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(tmp_pa
     with pytest.raises(LessonError, match="does not exist"):
         run(path, jupyter=False, output=tmp_path / "no" / "out.ipynb")
     assert not (tmp_path / "ran").exists()
+
+
+@RUNNERS
+def test_a_notebook_as_jupyterlab_saves_it_runs_too(tmp_path: Path, jupyter: bool) -> None:
+    """Sources are lists of lines there, and cells hold what an earlier run showed."""
+    path = notebook(tmp_path / "n.ipynb", "x = 1\nprint(x)", "assert x == 1")
+    saved = json.loads(path.read_text())
+    for cell in saved["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+        cell["execution_count"] = 7
+        cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["old\n", "lines\n"]}]
+    path.write_text(json.dumps(saved))
+    report = run(path, jupyter, output=tmp_path / "done.ipynb")
+    assert report.failed is None
+    assert len(report.runs) == 2
+    assert "old" not in (tmp_path / "done.ipynb").read_text()

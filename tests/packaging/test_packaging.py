@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -94,10 +96,19 @@ def test_the_installed_wheel_runs_the_first_lesson_without_jupyter(installed: Pa
 def test_the_installed_wheel_says_how_to_get_jupyter(installed: Path, tmp_path: Path) -> None:
     done = run(installed, "-m", "pagedlab.cli", "lab", cwd=tmp_path)
     assert done.returncode == 2
-    assert "pip install 'pagedlab[lab]'" in done.stderr
+    assert 'pip install "pagedlab[lab]"' in done.stderr
     doctor = run(installed, "-m", "pagedlab.cli", "doctor", cwd=tmp_path)
     assert doctor.returncode == 0, doctor.stdout
-    assert "pip install 'pagedlab[lab]'" in doctor.stdout
+    assert 'pip install "pagedlab[lab]"' in doctor.stdout
+
+
+def test_every_package_that_we_name_has_an_exact_version_in_the_constraints() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + [entry for extra in project["optional-dependencies"].values() for entry in extra]
+    named = {re.match(r"[\w-]+", entry).group().lower().replace("_", "-") for entry in wanted} - {"pagedlab"}  # type: ignore[union-attr]
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+    assert named - pinned == set()
 
 
 def test_importing_pagedlab_is_quick() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from recorded import five_recorded_requests
 
 from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig, record, scenes
 from pagedlab.events import (
@@ -88,6 +90,17 @@ def test_three_requests_from_arrival_to_end(tiny_model) -> None:
         source = scene.sources[key]
         assert source.first_line <= line < source.first_line + len(source.lines)
         assert source.counterpart is not None, f"{source.name} has no counterpart at vLLM"
+
+
+def test_the_move_lights_the_line_of_condense_that_made_it() -> None:
+    scene = scenes.condense(five_recorded_requests())
+    key, line = scene.frames[scene.frame_of("RowMoved")].source
+    source = scene.sources[key]
+    assert key == "pagedlab/batch/input_batch.py:InputBatch.condense"
+    assert source.counterpart == ("vllm/v1/worker/gpu_input_batch.py", "InputBatch.condense")
+    text = (Path(__file__).parents[2] / source.file).read_text(encoding="utf-8").splitlines()
+    assert source.lines[line - source.first_line].strip() == text[line - 1].strip()
+    assert "_move_row(" in text[line - 1]
 
 
 def test_a_prefix_hit_is_told_and_its_blocks_are_shared(tiny_model) -> None:

@@ -10,6 +10,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import five_recorded_requests
 from traces import five_requests
 
 from pagedlab import scenes
@@ -29,7 +30,8 @@ def test_importing_scenes_loads_neither_torch_nor_numpy_nor_jupyter() -> None:
 
 @pytest.mark.parametrize("make", [scenes.condense, scenes.step])
 def test_a_scene_survives_json(make) -> None:
-    scene = make(five_requests())
+    scene = make(five_recorded_requests())
+    assert scene.sources
     assert Scene.from_json(json.loads(json.dumps(scene.to_json()))) == scene
 
 

@@ -1,7 +1,9 @@
 """Traces for the tests of scenes: a small deterministic stand-in for the engine that emits consistent events.
 
-It needs no torch. What it does is the engine's contract in its plainest form: one budget, first come first served,
-rows that are removed, added into the lowest hole and condensed, blocks from a free queue.
+It needs no torch, runs no line of the engine (so its records have no source), and takes any request id and any
+length: for property tests and hostile names. `recorded` has what the real engine did. What the stand-in does is the
+engine's contract in its plainest form: one budget, first come first served, rows that are removed, added into the
+lowest hole and condensed, blocks from a free queue.
 """
 
 from __future__ import annotations
@@ -33,17 +35,7 @@ from pagedlab.events import (
     TokenAppended,
     TokenSampled,
 )
-from pagedlab.trace import Record, SourceFunction, SourceLine, Trace
-
-_SOURCE = "pagedlab/batch/input_batch.py:InputBatch.condense"
-_LINES = (
-    "def condense(self) -> None:",
-    '    """Fill the holes: the highest live row drops into the lowest hole."""',
-    "    while holes and last > holes[0]:",
-    "        hole = holes.pop_lowest()",
-    "        self._move_row(last, hole)",
-    "        last = self.last_live_row()",
-)
+from pagedlab.trace import Record, Trace
 
 
 @dataclass
@@ -78,8 +70,7 @@ class _Engine:
                 self.step_index, self.beat = event.index, None
             case BeatStarted():
                 self.beat = event.beat
-        source = SourceLine(_SOURCE, 214) if isinstance(event, RowMoved) else None
-        self.records.append(Record(self.step_index, self.beat, event, source))
+        self.records.append(Record(self.step_index, self.beat, event, None))
 
     def add(self, name: str, prompt: Sequence[int], max_tokens: int) -> None:
         self.waiting.append(_Request(name, list(prompt), max_tokens))
@@ -235,8 +226,7 @@ def make_trace(
         "block_size": block_size, "num_blocks": num_blocks, "max_num_seqs": seats,
         "max_num_batched_tokens": budget, "max_model_len": 256, "model": "stand-in",
     }  # fmt: skip
-    sources = {_SOURCE: SourceFunction("pagedlab/batch/input_batch.py", "InputBatch.condense", 210, _LINES)}
-    return Trace(tuple(engine.records), sources, vocabulary, settings)
+    return Trace(tuple(engine.records), {}, vocabulary, settings)
 
 
 def five_requests() -> Trace:

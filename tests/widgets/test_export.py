@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from traces import five_requests, make_trace
+from recorded import five_recorded_requests
+from traces import make_trace
 
 from pagedlab import scenes, widgets
 from pagedlab.errors import LessonError
@@ -28,19 +29,19 @@ def _data(page: str) -> dict:
 
 
 def test_the_page_holds_the_whole_scene() -> None:
-    scene = scenes.condense(five_requests())
+    scene = scenes.condense(five_recorded_requests())
     assert Scene.from_json(_data(widgets.to_html(scene))["scene"]) == scene
 
 
 def test_a_question_brings_its_scene() -> None:
-    question = scenes.condense(five_requests()).questions[0]
+    question = scenes.condense(five_recorded_requests()).questions[0]
     data = _data(widgets.to_html(question))
     assert data["question"]["answer"] == question.answer
     assert len(data["scene"]["frames"]) == len(question.scene.frames)
 
 
 def test_a_question_without_its_scene_says_where_to_get_one() -> None:
-    bare = scenes.condense(five_requests()).asked[0]
+    bare = scenes.condense(five_recorded_requests()).asked[0]
     with pytest.raises(ValueError, match=r"scene\.questions"):
         widgets.to_html(bare)
 
@@ -54,14 +55,38 @@ def test_data_cannot_break_out_of_its_element() -> None:
 
 
 def test_the_page_needs_no_network_and_forbids_it() -> None:
-    page = widgets.to_html(scenes.step(five_requests(), 0))
+    page = widgets.to_html(scenes.step(five_recorded_requests(), 0))
     assert "default-src &#x27;none&#x27;" in page
     assert set(re.findall(r"https?://[^\s\"'`]+", page)) == {"http://www.w3.org/2000/svg"}
 
 
 def test_export_writes_the_file_and_returns_its_path(tmp_path: Path) -> None:
-    path = widgets.export_html(scenes.step(five_requests(), 0), tmp_path / "step.html")
+    path = widgets.export_html(scenes.step(five_recorded_requests(), 0), tmp_path / "step.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_request_id_that_no_encoding_can_hold_is_spelled_out(tmp_path: Path, shown: list) -> None:
+    trace = make_trace(dict(zip(("a\ud800", "a\ud801", "🙂"), ("abc", "def", "ghi"), strict=True)), [2, 2, 2])
+    scene = scenes.step(trace, 0)
+    path = widgets.export_html(scene, tmp_path / "step.html")
+    assert _data(path.read_text(encoding="utf-8"))["scene"]["requests"] == ["a\\ud800", "a\\ud801", "🙂"]
+    widgets.play(scene)
+    for sent in (shown[0], shown[1].payload):
+        json.dumps(sent, ensure_ascii=False).encode()
+
+
+def test_a_page_that_cannot_be_made_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "step.html"
+    path.write_text("mine", encoding="utf-8")
+
+    def full(self: Path, data: bytes) -> None:
+        self.touch()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space left"):
+        widgets.export_html(scenes.step(five_recorded_requests(), 0), path)
+    assert [(file, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [(path, "mine")]
 
 
 def test_export_needs_no_anywidget(tmp_path: Path) -> None:
@@ -83,7 +108,7 @@ def test_the_engine_does_not_need_widgets() -> None:
 
 def test_outside_a_notebook_play_says_what_works_there() -> None:
     with pytest.raises(LessonError, match="export_html"):
-        widgets.play(scenes.step(five_requests(), 0))
+        widgets.play(scenes.step(five_recorded_requests(), 0))
 
 
 def test_a_scene_without_a_question_cannot_be_asked() -> None:
@@ -99,28 +124,69 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list:
 
 
 def test_a_notebook_gets_the_page_and_the_live_player(shown: list) -> None:
-    widgets.play(scenes.condense(five_requests()))
+    widgets.play(scenes.condense(five_recorded_requests()))
     static, live = shown
     assert 'data-pagedlab-static="paired"' in static["text/html"]
-    assert "srcdoc=" in static["text/html"]
+    assert "<iframe data-page=" in static["text/html"], "the page waits: no second player is built"
     assert static["text/plain"] == "Scene 'Condense', 6 frames"
     assert isinstance(live, widgets.Player)
     assert repr(live) == "<Player of 'Condense', 6 frames>"
+
+
+def players_in_the_kernel() -> list:
+    from ipywidgets.widgets import widget
+
+    return [one for one in widget._instances.values() if isinstance(one, widgets.Player)]
+
+
+def test_a_cell_that_runs_again_closes_the_players_of_its_last_run(
+    shown: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "_players", {})
+    scene = scenes.condense(five_recorded_requests())
+
+    def run(cell: str | None, nth: int) -> list:
+        monkeypatch.setattr(display, "_running", lambda: (cell, f"{cell}-{nth}"))
+        widgets.play(scene)
+        widgets.predict(scene.questions[0])
+        return [shown[-3], shown[-1]]
+
+    before = players_in_the_kernel()
+    runs = [run("a", nth) for nth in range(20)]
+    other = run("b", 0)
+    assert [one for one in players_in_the_kernel() if one not in before] == [*runs[-1], *other]
+    unknown = run(None, 0) + run(None, 1)
+    assert [one for one in players_in_the_kernel() if one not in before] == [*runs[-1], *other, *unknown]
+    for player in (*runs[-1], *other, *unknown):
+        player.close()
+
+
+def test_which_cell_runs_is_what_the_notebook_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython
+
+    class Shell:
+        def get_parent(self) -> dict:
+            return {"header": {"msg_id": "m"}, "metadata": {"cellId": "c"}}
+
+    monkeypatch.setattr(IPython, "get_ipython", Shell)
+    assert display._running() == ("c", "m")
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    assert display._running() == (None, "")
 
 
 def test_without_anywidget_the_page_plays_and_says_what_to_install(
     shown: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(display.importlib.util, "find_spec", lambda name: None)
-    widgets.predict(scenes.condense(five_requests()))
+    widgets.predict(scenes.condense(five_recorded_requests()))
     (static,) = shown
     assert "pip install &#x27;pagedlab[lab]&#x27;" in static["text/html"]
     assert 'data-pagedlab-static="alone"' in static["text/html"]
 
 
 def test_the_frame_in_a_notebook_holds_the_same_page() -> None:
-    scene = scenes.condense(five_requests())
-    found = re.search(r'srcdoc="(.*?)" title', widgets.static_html(scene), re.DOTALL)
+    scene = scenes.condense(five_recorded_requests())
+    found = re.search(r'data-page="(.*?)" title', widgets.static_html(scene), re.DOTALL)
     assert found
     assert html.unescape(found[1]) == widgets.to_html(scene, alone=False)
 

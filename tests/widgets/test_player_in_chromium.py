@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import five_requests, make_trace
+from recorded import five_recorded_requests, record_quill
+from traces import make_trace
 
 from pagedlab import scenes, widgets
 from pagedlab.scenes import Question, Scene
@@ -55,7 +56,7 @@ def window(browser: Any, tmp_path: Path) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def scene() -> Scene:
-    return scenes.condense(five_requests())
+    return scenes.condense(five_recorded_requests())
 
 
 def frame(page: Any) -> int:
@@ -145,8 +146,12 @@ def test_playing_runs_to_the_end_and_stops(window: Page, scene: Scene) -> None:
 def test_the_line_that_runs_is_lit_beside_its_counterpart(window: Page, scene: Scene) -> None:
     page = window.open(scene)
     page.locator("[data-action=scrub]").fill(str(scene.frame_of("RowMoved")))
-    assert page.locator(".pl-line.is-now").inner_text().strip() == "self._move_row(last, hole)"
-    assert page.get_by_test_id("source-file").inner_text() == "pagedlab/batch/input_batch.py · line 214"
+    shown = page.get_by_test_id("source-file").inner_text()
+    found = re.fullmatch(r"(pagedlab/batch/input_batch\.py) · line (\d+)", shown)
+    assert found, shown
+    text = (Path(__file__).parents[2] / found[1]).read_text(encoding="utf-8").splitlines()[int(found[2]) - 1]
+    assert "_move_row(" in text
+    assert page.locator(".pl-line.is-now").inner_text().strip() == text.strip()
     assert "InputBatch.condense" in page.get_by_test_id("source-vllm").inner_text()
     page.set_viewport_size({"width": 600, "height": 900})
     assert not page.get_by_test_id("source").is_visible()
@@ -203,7 +208,7 @@ def test_a_long_line_of_source_is_wrapped_and_the_lit_one_is_all_in_view(
 
 @pytest.mark.parametrize("width", [600, 1200])
 def test_nothing_is_cut_off_and_no_text_is_small(window: Page, scene: Scene, width: int) -> None:
-    page = window.open(scenes.step(five_requests(), 0))
+    page = window.open(scenes.step(five_recorded_requests(), 0))
     page.set_viewport_size({"width": width, "height": 900})
     page.locator("[data-action=last]").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -217,7 +222,7 @@ def test_nothing_is_cut_off_and_no_text_is_small(window: Page, scene: Scene, wid
     )
     assert smallest >= 13
     sizes = "buttons => buttons.map((button) => Math.min(button.offsetWidth, button.offsetHeight))"
-    for size in page.locator(".pl-button").evaluate_all(sizes):
+    for size in page.locator(".pl-button, .pl-beat, .pl-select, .pl-scrubber").evaluate_all(sizes):
         assert size >= 32
 
 
@@ -302,7 +307,7 @@ def test_a_wrong_prediction_gets_its_reason_and_a_right_one_the_scene(window: Pa
 
 
 def test_a_number_is_predicted_by_keyboard_alone(window: Page) -> None:
-    trace = make_trace({"A": "To be, or not", "B": "Shall I compare thee"}, [2, 6], budget=24)
+    trace = record_quill({"A": "To be, or not", "B": "Shall I compare thee"}, [2, 6], budget=24)
     question = scenes.step(trace, 0).questions[1]
     page = window.open(question)
     page.get_by_test_id("number").focus()
@@ -313,6 +318,95 @@ def test_a_number_is_predicted_by_keyboard_alone(window: Page) -> None:
     page.keyboard.type(question.answer)
     page.keyboard.press("Enter")
     assert page.get_by_test_id("verdict").get_attribute("data-verdict") == "right"
+
+
+def test_while_a_prediction_is_asked_nothing_leaves_its_frame(window: Page) -> None:
+    question = scenes.step(five_recorded_requests(), 0).questions[0]
+    page = window.open(question)
+    page.locator(".pl-beat").last.focus()
+    assert page.evaluate("document.activeElement.className") != "pl-beat"
+    page.keyboard.press("Enter")
+    for action in ("beat", "last", "next-event"):
+        page.locator(f"[data-action={action}]").last.evaluate("button => button.click()")
+    scrub = "input => { input.value = 3; input.dispatchEvent(new Event('input', { bubbles: true })); }"
+    page.locator("[data-action=scrub]").evaluate(scrub)
+    page.locator("[data-pagedlab-player]").focus()
+    page.keyboard.press("End")
+    assert frame(page) == question.ask_frame
+    page.locator("[data-action=reveal]").click()
+    page.locator(".pl-beat").last.click()
+    assert frame(page) > question.frame
+
+
+@pytest.mark.parametrize("taken", ["Home", "first", "scrub"])
+def test_whoever_takes_the_scene_in_hand_ends_the_walk_to_the_answer(window: Page, taken: str) -> None:
+    question = next(asked for asked in scenes.step(five_recorded_requests(), 0).questions if asked.frame > 3)
+    page = window.open(question)
+    page.locator("[data-action=reveal]").click()
+    if taken == "Home":
+        page.keyboard.press(taken)  # from where "Show me" has left the keyboard
+    elif taken == "first":
+        page.locator("[data-action=first]").evaluate("button => button.click()")
+    else:
+        page.locator("[data-action=scrub]").fill("0")
+    page.wait_for_timeout(900)
+    assert frame(page) == 0
+
+
+def test_a_stage_that_scrolls_is_within_reach_of_the_keyboard(window: Page, scene: Scene) -> None:
+    page = window.open(scene)
+    box = page.locator(".pl-stage-box")
+    assert box.get_attribute("tabindex") is None, "nothing to scroll: no stop for the tabulator"
+    page.set_viewport_size({"width": 500, "height": 900})
+    named = page.get_by_role("region", name="Stage")
+    named.wait_for()
+    named.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(400)
+    assert box.evaluate("box => box.scrollLeft") > 0
+    assert frame(page) == 0
+    page.locator("[data-pagedlab-player]").focus()
+    page.keyboard.press("ArrowRight")
+    assert frame(page) == 1
+
+
+def test_the_page_has_its_title_as_its_heading(window: Page, scene: Scene) -> None:
+    for shown in (scene, scene.questions[0]):
+        assert window.open(shown).get_by_role("heading", level=1).inner_text() == "Condense"
+
+
+FRAMES = """async (source) => {
+    for (let time = 0; time < 10; time += 1) {
+        const frame = document.createElement('iframe');
+        frame.srcdoc = source;
+        document.body.append(frame);
+        await new Promise((resolve) => frame.addEventListener('load', resolve));
+        if (!frame.contentDocument.querySelector('[data-pagedlab-player]')) throw new Error('no player');
+        document.body.dataset.jpThemeLight = String(time % 2 === 0);
+        await Promise.resolve();
+        const theme = frame.contentDocument.documentElement.dataset.jpThemeLight;
+        if (theme !== document.body.dataset.jpThemeLight) throw new Error('the theme is not followed');
+        frame.remove();
+    }
+}"""
+
+
+def test_a_page_whose_frame_is_gone_is_forgotten(browser: Any, scene: Scene) -> None:
+    page = browser.new_page()
+    cdp = page.context.new_cdp_session(page)
+    before = counters(cdp)
+    page.evaluate(FRAMES, widgets.to_html(scene, alone=False))
+    after = counters(cdp)
+    page.close()
+    assert after["documents"] - before["documents"] <= 1, (before, after)
+    assert after["nodes"] - before["nodes"] < 500, (before, after)
+
+
+def counters(cdp: Any) -> dict[str, int]:
+    """How many documents and nodes a page holds when all garbage is gone."""
+    for _ in range(3):
+        cdp.send("HeapProfiler.collectGarbage")
+    return cdp.send("Memory.getDOMCounters")
 
 
 MOUNT = """async ([source, payload]) => {
