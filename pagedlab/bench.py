@@ -11,6 +11,7 @@ import ast
 import datetime as dt
 import gc
 import inspect
+import itertools
 import platform
 import sys
 import time
@@ -305,7 +306,7 @@ def observer_off_percent(seconds: float) -> float:
 
 def allocate_free_rate(seconds: float, *, prefix_caching: bool, hash_before: bool = True) -> float:
     """Return blocks per second: the 32 blocks of 512 tokens are taken and given back."""
-    num_tokens, num_requests = 512, 4000
+    num_tokens, num_requests, batch = 512, 4000, 20
 
     def prepare() -> Callable[[], int]:
         manager = KVCacheManager([FullAttentionSpec(BLOCK_SIZE)], 20_000, MAX_MODEL_LEN, enable_caching=prefix_caching)
@@ -317,14 +318,14 @@ def allocate_free_rate(seconds: float, *, prefix_caching: bool, hash_before: boo
         remaining = iter(requests)
 
         def run() -> int:
-            request = next(remaining)
-            manager.allocate_slots(request, num_tokens, manager.get_computed_blocks(request))
-            manager.free(request)
-            return num_tokens // BLOCK_SIZE
+            for request in itertools.islice(remaining, batch):
+                manager.allocate_slots(request, num_tokens, manager.get_computed_blocks(request))
+                manager.free(request)
+            return batch * num_tokens // BLOCK_SIZE
 
         return run
 
-    return best_rate(prepare, seconds, most_units=(num_requests - 1) * num_tokens // BLOCK_SIZE)
+    return best_rate(prepare, seconds, most_units=(num_requests - batch) * num_tokens // BLOCK_SIZE)
 
 
 def best_rate(prepare: Callable[[], Callable[[], int]], seconds: float, most_units: int | None = None) -> float:

@@ -25,8 +25,8 @@ from pagedlab.errors import CapacityError, IntegrityError
 class KVCacheBlock:
     """One block: its id, how many requests hold it, its neighbours while it is free, and the key it is found by.
 
-    ``key`` is ``(block hash, group)``, None until the block is full and hashed. While a block is taken, ``prev_free``
-    is None and ``next_free`` means nothing.
+    ``key`` is ``(block hash, group)``, None until the block is full and hashed. While a block is held, its two
+    links mean nothing.
     """
 
     __slots__ = ("block_id", "key", "next_free", "prev_free", "ref_cnt")
@@ -66,7 +66,6 @@ class FreeKVCacheBlockQueue:
         block = self._head.next_free
         for _ in range(n):
             taken.append(block)
-            block.prev_free = None
             block = block.next_free
         self._head.next_free, block.prev_free = block, self._head
         self.num_free_blocks -= n
@@ -81,17 +80,16 @@ class FreeKVCacheBlockQueue:
         self._insert(self._head, blocks, self._head.next_free)
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take ``block`` out from wherever it is.
+        """Take ``block`` out from wherever it is in the queue.
 
         Raises
         ------
         IntegrityError
-            If it is not in the queue.
+            If somebody holds it: then it is not in the queue.
         """
-        if block.prev_free is None:
+        if block.ref_cnt != 0:
             raise IntegrityError(f"{block} is not in the free queue")
         block.prev_free.next_free, block.next_free.prev_free = block.next_free, block.prev_free
-        block.prev_free = None
         self.num_free_blocks -= 1
 
     def __iter__(self) -> Iterator[KVCacheBlock]:

@@ -125,9 +125,11 @@ class KVCacheGroup:
             If there are not enough; ask `num_blocks_to_take` first.
         """
         blocks = self._blocks.setdefault(request_id, [])
-        required = self.spec.num_blocks(num_tokens)
-        new_blocks = self._pool.get_new_blocks(max(0, required - len(blocks)))
-        blocks.extend(new_blocks)
+        missing = self.spec.num_blocks(num_tokens) - len(blocks)
+        if missing <= 0:
+            return []
+        new_blocks = self._pool.get_new_blocks(missing)
+        blocks += new_blocks
         return new_blocks
 
     def skip(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:

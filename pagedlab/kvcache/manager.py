@@ -310,10 +310,10 @@ class KVCacheManager:
         if reserve_full_sequence and not self._fits_full_sequence(request, num_computed, hit.blocks):
             return None
         needed = 0
-        for group, hits in zip(self.groups, hit.blocks, strict=True):
+        for group in self.groups:
             if group.slides:
                 self._skip(group, request_id, num_computed)
-            needed += group.num_blocks_to_take(request_id, num_tokens, num_computed, hits)
+            needed += group.num_blocks_to_take(request_id, num_tokens, num_computed, hit.blocks[group.index])
         if needed > self.block_pool.free_queue.num_free_blocks:
             return None
         if hit.num_tokens:
@@ -357,10 +357,10 @@ class KVCacheManager:
             self.observer(BlocksTouched(request_id, group.index, _ids(blocks), self.num_free_blocks))
 
     def _take(self, group: KVCacheGroup, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        blocks = group.allocate(request_id, num_tokens)
-        if self.observer is not None and blocks:
-            self.observer(BlocksAllocated(request_id, group.index, _ids(blocks), self.num_free_blocks))
-        return _ids(blocks)
+        block_ids = _ids(group.allocate(request_id, num_tokens))
+        if block_ids and self.observer is not None:
+            self.observer(BlocksAllocated(request_id, group.index, block_ids, self.num_free_blocks))
+        return block_ids
 
     def append_block(self, request: Request) -> BlockIds:
         """Give a decoding request the block that its next token begins (`is_uniform` managers only).

@@ -107,13 +107,12 @@ class BlockPool:
         IntegrityError
             If a block is freed more often than it is held; nothing is freed then.
         """
-        unhashed: list[KVCacheBlock] = []
-        hashed: list[KVCacheBlock] = []
+        freed: list[KVCacheBlock] = []
         overdrawn = None
         for block in ordered_blocks:
             block.ref_cnt = count = block.ref_cnt - 1
             if count == 0:
-                (unhashed if block.key is None else hashed).append(block)
+                freed.append(block)
             elif count < 0 and block is not self.null_block:
                 overdrawn = block
         self.null_block.ref_cnt = 0
@@ -121,10 +120,10 @@ class BlockPool:
             for block in ordered_blocks:
                 block.ref_cnt += block is not self.null_block
             raise IntegrityError(f"{overdrawn} is freed more often than it is held")
-        if unhashed:
-            self.free_queue.prepend_n(unhashed)
-        if hashed:
-            self.free_queue.append_n(hashed)
+        if self._cached:
+            self.free_queue.append_n([block for block in freed if block.key is not None])
+            freed = [block for block in freed if block.key is None]
+        self.free_queue.prepend_n(freed)
 
     # --- remember ---------------------------------------------------------------------------------------
 
