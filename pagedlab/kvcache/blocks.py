@@ -53,7 +53,7 @@ class FreeKVCacheBlockQueue:
         self.append_n(blocks)
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take ``n`` blocks from the head.
+        """Take ``n`` blocks from the head; each is then held once.
 
         Raises
         ------
@@ -66,6 +66,7 @@ class FreeKVCacheBlockQueue:
         block = self._head.next_free
         for _ in range(n):
             taken.append(block)
+            block.ref_cnt = 1
             block = block.next_free
         self._head.next_free, block.prev_free = block, self._head
         self.num_free_blocks -= n

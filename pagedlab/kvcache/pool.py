@@ -52,6 +52,7 @@ class BlockPool:
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
         self.free_queue = FreeKVCacheBlockQueue(self.blocks)
         (self.null_block,) = self.free_queue.popleft_n(1)
+        self.null_block.ref_cnt = 0  # whoever points at it does not hold it
         self.observer: Observer | None = None
         # Several blocks may have one content: they were computed side by side. The first is the one that is hit.
         self._cached: dict[BlockKey, dict[int, KVCacheBlock]] = {}
@@ -81,8 +82,6 @@ class BlockPool:
             If fewer than ``n`` are free; nothing is taken then (vLLM: ``ValueError``).
         """
         blocks = self.free_queue.popleft_n(n)
-        for block in blocks:
-            block.ref_cnt = 1
         if self._cached:
             self._evict([(block, block.key) for block in blocks if block.key is not None])
         return blocks

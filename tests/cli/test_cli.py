@@ -166,7 +166,11 @@ def test_wrong_options_say_what_is_allowed(option: tuple[str, str]) -> None:
 
 def test_ctrl_c_ends_it_at_once_without_a_traceback() -> None:
     process = subprocess.Popen(
-        [*COMMAND, "generate", "To be", "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, "generate", "To be", "--max-tokens", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background job ignores the signal, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stdout.read(3)  # it streams: text is here long before the end
@@ -179,7 +183,11 @@ def test_ctrl_c_ends_it_at_once_without_a_traceback() -> None:
 
 def test_a_reader_that_leaves_ends_it_quietly() -> None:
     process = subprocess.Popen(
-        [*COMMAND, "generate", "To be", "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, "generate", "To be", "--max-tokens", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background job ignores the signal, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -51,6 +51,8 @@ class QueueAgainstList(RuleBasedStateMachine):
     @rule(n=st.integers(0, 4), front=st.booleans())
     def give_back(self, n: int, front: bool) -> None:
         back, self.taken = self.taken[:n], self.taken[n:]
+        for block in back:
+            block.ref_cnt = 0
         if front:
             self.queue.prepend_n(back)
             self.model[:0] = back
@@ -67,7 +69,6 @@ class QueueAgainstList(RuleBasedStateMachine):
         block.ref_cnt = 1  # as whoever takes it does
         with pytest.raises(IntegrityError, match="not in the free queue"):
             self.queue.remove(block)
-        block.ref_cnt = 0
 
     @invariant()
     def same_order(self) -> None:
