@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -234,12 +234,10 @@ class GPUModelRunner:
         if self.decode_threshold is None:
             return False
         batch = self.input_batch
-        scheduled = output.num_scheduled_tokens
-        rows = batch.rows
-        num_reqs = batch.num_reqs
+        rows, num_reqs = batch.rows, batch.num_reqs
         row_regions = regions(
             rows.num_computed_tokens[:num_reqs],
-            np.array([scheduled[req_id] for req_id in batch.req_ids]),
+            self._query_lens(batch.req_ids, output),
             rows.num_prompt_tokens[:num_reqs],
             self.decode_threshold,
         )
@@ -329,7 +327,7 @@ class GPUModelRunner:
         return inputs
 
     @staticmethod
-    def _query_lens(req_ids: tuple[str, ...], output: SchedulerOutput) -> npt.NDArray[np.int32]:
+    def _query_lens(req_ids: Sequence[str], output: SchedulerOutput) -> npt.NDArray[np.int32]:
         """Return each row's number of tokens in this step, ``[num_reqs]``."""
         if output.total_num_scheduled_tokens == len(req_ids):
             return np.ones(len(req_ids), dtype=np.int32)
