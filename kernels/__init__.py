@@ -24,6 +24,10 @@ import importlib.util
 import os
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +64,15 @@ def backend() -> Backend:
     return Backend("interpreter", "TRITON_INTERPRET=1 is set" if wanted else "no CUDA GPU: Triton's interpreter runs")
 
 
-__all__ = ["Backend", "backend"]
+def require_triton(tensor: torch.Tensor, reference: str) -> None:
+    """Raise `RuntimeError` if no Triton kernel can run here on ``tensor``; the message says what can: ``reference``."""
+    tier = backend()
+    if not tier.has_triton:
+        raise RuntimeError(f"the Triton kernel cannot run here: {tier.reason}; use {reference}")
+    if tier.name == "cuda" and not tensor.is_cuda:
+        raise RuntimeError(
+            f"the compiled Triton kernel cannot read CPU tensors: use {reference}, or set TRITON_INTERPRET=1"
+        )
+
+
+__all__ = ["Backend", "backend", "require_triton"]

@@ -15,9 +15,9 @@
 from ``query_start_loc[num_reqs]`` on. PAD itself is never divided: in Python ``-1 // 4`` is -1, in Triton it is 0.
 
 vLLM counterpart: ``_compute_slot_mapping_kernel`` in ``vllm/v1/worker/block_table.py`` at 0.25.1. What differs: it runs
-one program a request and one for padding; we run one for each tile of tokens, which finds its rows by binary search,
-so that a long prompt is not the work of one program. Padding starts where the live tokens end (0.25.1 starts at the
-padded count and leaves stale slots between).
+one program a request and one for padding. That kernel is here too, but the engine runs another: one program for each
+tile of tokens, which finds its rows by binary search, so that a long prompt is not the work of one program. In both,
+padding starts where the live tokens end (0.25.1 starts at the padded count and leaves stale slots between).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedlab.kernels import backend
+from pagedlab.errors import ConfigError
+from pagedlab.kernels import backend, require_triton
 
 if TYPE_CHECKING:
     import torch
@@ -67,12 +68,17 @@ def slot_mapping_numpy(
     """
     num_tokens = int(query_start_loc[-1])
     rows = np.repeat(np.arange(len(block_table)), np.diff(query_start_loc))  # [num_tokens]
-    columns, places = np.divmod(positions[:num_tokens], block_size * cp_world_size)  # places in the virtual block
-    runs, within = np.divmod(places, cp_interleave)
-    rounds, rank = np.divmod(runs, cp_world_size)
-    block_ids = block_table[rows, columns].astype(np.int64)  # int64 first: id * size may pass 2^31
-    slots = block_ids * block_size + rounds * cp_interleave + within
-    slot_mapping[:num_tokens] = np.where(rank == cp_rank, slots, PAD_SLOT_ID)
+    columns, offsets = np.divmod(positions[:num_tokens], block_size * cp_world_size)  # offsets in the virtual block
+    slots = slot_mapping[:num_tokens]
+    slots[:] = block_table[rows, columns]  # int64 before anything else: id * size may pass 2^31
+    slots *= block_size
+    if cp_world_size == 1:
+        slots += offsets
+    else:
+        runs, within = np.divmod(offsets, cp_interleave)
+        rounds, rank = np.divmod(runs, cp_world_size)
+        slots += rounds * cp_interleave + within
+        slots[rank != cp_rank] = PAD_SLOT_ID
     slot_mapping[num_tokens:] = PAD_SLOT_ID
 
 
@@ -80,8 +86,31 @@ if backend().has_triton:
     import triton
     import triton.language as tl
 
+    from pagedlab.kernels.interpreting import loop_bound
+
+    @triton.jit
+    def _slots_of(
+        positions,
+        rows,
+        live,
+        block_table_ptr,
+        block_table_stride,
+        BLOCK_SIZE: tl.constexpr,
+        PAD_ID: tl.constexpr,
+        CP_WORLD_SIZE: tl.constexpr,
+        CP_RANK: tl.constexpr,
+        CP_INTERLEAVE: tl.constexpr,
+    ):
+        """Return the slots of tokens at ``positions`` of ``rows``; PAD for those that are not live or not local."""
+        places = positions % (BLOCK_SIZE * CP_WORLD_SIZE)  # in the virtual block, which spans all ranks
+        local = live & ((places // CP_INTERLEAVE) % CP_WORLD_SIZE == CP_RANK)
+        cells = rows.to(tl.int64) * block_table_stride + positions // (BLOCK_SIZE * CP_WORLD_SIZE)
+        block_ids = tl.load(block_table_ptr + cells, mask=local, other=0).to(tl.int64)
+        offsets = places // (CP_WORLD_SIZE * CP_INTERLEAVE) * CP_INTERLEAVE + places % CP_INTERLEAVE
+        return tl.where(local, block_ids * BLOCK_SIZE + offsets, PAD_ID)
+
     @triton.jit(do_not_specialize=["num_reqs", "max_num_tokens"])
-    def _slot_mapping_kernel(
+    def _by_tokens_kernel(
         num_reqs,
         max_num_tokens,
         query_start_loc_ptr,  # [num_reqs + 1] int32
@@ -111,13 +140,57 @@ if backend().has_triton:
             low = tl.where(begins_later, low, middle)
 
         positions = tl.load(positions_ptr + tokens, mask=live, other=0)
-        places = positions % (BLOCK_SIZE * CP_WORLD_SIZE)  # in the virtual block, which spans all ranks
-        local = live & ((places // CP_INTERLEAVE) % CP_WORLD_SIZE == CP_RANK)
-        cells = low.to(tl.int64) * block_table_stride + positions // (BLOCK_SIZE * CP_WORLD_SIZE)
-        block_ids = tl.load(block_table_ptr + cells, mask=local, other=0).to(tl.int64)
-        offsets = places // (CP_WORLD_SIZE * CP_INTERLEAVE) * CP_INTERLEAVE + places % CP_INTERLEAVE
-        slots = tl.where(local, block_ids * BLOCK_SIZE + offsets, PAD_ID)
+        slots = _slots_of(
+            positions,
+            low,
+            live,
+            block_table_ptr,
+            block_table_stride,
+            BLOCK_SIZE,
+            PAD_ID,
+            CP_WORLD_SIZE,
+            CP_RANK,
+            CP_INTERLEAVE,
+        )
         tl.store(slot_mapping_ptr + tokens, slots, mask=tokens < max_num_tokens)
+
+    @triton.jit(do_not_specialize=["max_num_tokens"])
+    def _by_requests_kernel(
+        max_num_tokens,
+        query_start_loc_ptr,  # [num_reqs + 1] int32
+        positions_ptr,  # [max_num_tokens] int64
+        block_table_ptr,  # [num_reqs, block_table_stride] int32
+        block_table_stride,
+        slot_mapping_ptr,  # [max_num_tokens] int64
+        BLOCK_SIZE: tl.constexpr,
+        PAD_ID: tl.constexpr,
+        CP_WORLD_SIZE: tl.constexpr,
+        CP_RANK: tl.constexpr,
+        CP_INTERLEAVE: tl.constexpr,
+        TILE: tl.constexpr,
+    ):
+        """One program a request, tile after tile of its tokens, and a last one for the padding."""
+        row = tl.program_id(0)
+        is_request = row < tl.num_programs(0) - 1
+        first = tl.load(query_start_loc_ptr + row)
+        last = tl.load(query_start_loc_ptr + row + 1, mask=is_request, other=max_num_tokens)
+        for tile in range(loop_bound(tl.cdiv(last - first, TILE))):
+            tokens = first + tile * TILE + tl.arange(0, TILE)
+            live = (tokens < last) & is_request
+            positions = tl.load(positions_ptr + tokens, mask=live, other=0)
+            slots = _slots_of(
+                positions,
+                row,
+                live,
+                block_table_ptr,
+                block_table_stride,
+                BLOCK_SIZE,
+                PAD_ID,
+                CP_WORLD_SIZE,
+                CP_RANK,
+                CP_INTERLEAVE,
+            )
+            tl.store(slot_mapping_ptr + tokens, slots, mask=tokens < last)
 
 
 def slot_mapping_triton(
@@ -130,9 +203,10 @@ def slot_mapping_triton(
     cp_world_size: int = 1,
     cp_rank: int = 0,
     cp_interleave: int = 1,
-    tile: int = 128,
+    programs: str = "tokens",
+    tile: int | None = None,
 ) -> None:
-    """Fill ``slot_mapping`` with one launch: one program for each ``tile`` tokens, padding shared by all.
+    """Fill ``slot_mapping`` with one launch.
 
     Parameters
     ----------
@@ -145,39 +219,37 @@ def slot_mapping_triton(
         Overwritten from end to end.
     cp_world_size, cp_rank, cp_interleave : int
         As in `slot_mapping_numpy`.
-    tile : int
-        Tokens a program handles at a time; a power of two.
+    programs : {"tokens", "requests"}
+        ``"tokens"``: one program for each ``tile`` tokens, padding shared by all. ``"requests"``: one a request and one
+        for the padding, as vLLM 0.25.1 has it; a long prompt is then the work of one program.
+    tile : int, optional
+        Tokens a program handles at a time, a power of two; None: 128 or 1024.
 
     Raises
     ------
     RuntimeError
         If Triton cannot run here, or not on these tensors: use `slot_mapping_numpy`.
+    ConfigError
+        If ``programs`` is something else.
     """
-    tier = backend()
-    if not tier.has_triton:
-        raise RuntimeError(f"the Triton kernel cannot run here: {tier.reason}; use slot_mapping_numpy")
-    if tier.name == "cuda" and not slot_mapping.is_cuda:
-        raise RuntimeError(
-            "the compiled Triton kernel cannot read CPU tensors: use slot_mapping_numpy, or set TRITON_INTERPRET=1"
-        )
+    require_triton(slot_mapping, "slot_mapping_numpy")
     num_reqs = query_start_loc.shape[0] - 1
     max_num_tokens = slot_mapping.shape[0]
-    if max_num_tokens == 0:
-        return
-    launch: Any = _slot_mapping_kernel[(-(-max_num_tokens // tile),)]
-    launch(
-        num_reqs,
-        max_num_tokens,
-        query_start_loc,
-        positions,
-        block_table,
-        block_table.stride(0),
-        slot_mapping,
-        BLOCK_SIZE=block_size,
-        PAD_ID=PAD_SLOT_ID,
-        CP_WORLD_SIZE=cp_world_size,
-        CP_RANK=cp_rank,
-        CP_INTERLEAVE=cp_interleave,
-        TILE=tile,
-        SEARCH_STEPS=num_reqs.bit_length(),
-    )
+    tensors = (query_start_loc, positions, block_table, block_table.stride(0), slot_mapping)
+    constants = {
+        "BLOCK_SIZE": block_size,
+        "PAD_ID": PAD_SLOT_ID,
+        "CP_WORLD_SIZE": cp_world_size,
+        "CP_RANK": cp_rank,
+        "CP_INTERLEAVE": cp_interleave,
+    }
+    launch: Any
+    if programs == "requests":
+        launch = _by_requests_kernel[(num_reqs + 1,)]
+        launch(max_num_tokens, *tensors, **constants, TILE=tile or 1024)
+    elif programs != "tokens":
+        raise ConfigError(f"programs is {programs!r}: give 'tokens' or 'requests'")
+    elif max_num_tokens > 0:
+        tile = tile or 128
+        launch = _by_tokens_kernel[(-(-max_num_tokens // tile),)]
+        launch(num_reqs, max_num_tokens, *tensors, **constants, TILE=tile, SEARCH_STEPS=num_reqs.bit_length())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagedlab.errors import ConfigError
 from pagedlab.kernels import backend
 from pagedlab.kernels.slot_mapping import PAD_SLOT_ID, slot_mapping_numpy, slot_mapping_triton
 
@@ -66,9 +68,10 @@ def by_triton(
     block_size: int,
     length: int,
     *,
+    programs: str = "tokens",
     tile: int = 16,
 ) -> list[int]:
-    """Run the kernel with poisoned output and guard bands on both sides of every buffer."""
+    """Run a kernel with poisoned output and guard bands on both sides of every buffer."""
     device = "cuda" if backend().name == "cuda" else "cpu"
 
     def guarded(values: npt.ArrayLike, dtype: torch.dtype) -> torch.Tensor:
@@ -82,7 +85,13 @@ def by_triton(
     table = guarded(block_table, torch.int32)
     out = guarded([GUARD] * length, torch.int64)
     slot_mapping_triton(
-        qsl[inner], pos[inner], table[inner].view(len(block_table), -1), block_size, out[inner], tile=tile
+        qsl[inner],
+        pos[inner],
+        table[inner].view(len(block_table), -1),
+        block_size,
+        out[inner],
+        programs=programs,
+        tile=tile,
     )
     out = out.cpu()
     assert (out[:32] == GUARD).all(), "written before the buffer"
@@ -98,6 +107,9 @@ def test_numpy_equals_the_slow_loop(batch: tuple[list[int], list[int], list[list
     assert by_numpy(*args) == slow_loop(*args)
 
 
+by_requests = functools.partial(by_triton, programs="requests")
+
+
 @needs_triton
 @given(batches())
 @settings(max_examples=40, deadline=None)
@@ -105,9 +117,20 @@ def test_triton_equals_numpy(batch: tuple[list[int], list[int], list[list[int]],
     query_start_loc, positions, block_table, block_size, padding = batch
     args = (query_start_loc, positions, block_table, block_size, len(positions) + padding)
     assert by_triton(*args) == by_numpy(*args)
+    assert by_requests(*args, tile=4) == by_numpy(*args)
 
 
-FORMS = [pytest.param(by_numpy, id="numpy"), pytest.param(by_triton, id="triton", marks=needs_triton)]
+@needs_triton
+def test_programs_of_another_kind_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'tokens' or 'requests'"):
+        by_triton([0, 1], [0], [[1]], 4, 1, programs="blocks")
+
+
+FORMS = [
+    pytest.param(by_numpy, id="numpy"),
+    pytest.param(by_triton, id="tokens", marks=needs_triton),
+    pytest.param(by_requests, id="requests", marks=needs_triton),
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -138,3 +161,4 @@ def test_compiled_kernel_at_real_size() -> None:
     table = generator.integers(0, 2**31 - 1, size=(1000, 512))
     args = (query_start_loc.tolist(), positions.tolist(), table.tolist(), 16, len(positions) + 5000)
     assert by_triton(*args, tile=1024) == by_numpy(*args)
+    assert by_requests(*args, tile=1024) == by_numpy(*args)
