@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pagedlab.config import CacheConfig, SchedulerConfig
-    from pagedlab.engine import LLMEngine, RequestOutput
+    from pagedlab.engine import LLMEngine
     from pagedlab.errors import PagedlabError
+    from pagedlab.outputs import RequestOutput
     from pagedlab.request import SamplingParams
     from pagedlab.trace import Trace, record
 
@@ -30,7 +31,7 @@ _HOMES = {
     "CacheConfig": "pagedlab.config",
     "LLMEngine": "pagedlab.engine",
     "PagedlabError": "pagedlab.errors",
-    "RequestOutput": "pagedlab.engine",
+    "RequestOutput": "pagedlab.outputs",
     "SamplingParams": "pagedlab.request",
     "SchedulerConfig": "pagedlab.config",
     "Trace": "pagedlab.trace",

@@ -91,6 +91,17 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--file", metavar="FILE", help="prompts, one a line; - is standard input")
     generate.add_argument("--max-tokens", type=_whole(1), default=120, metavar="N", help="per prompt (default: 120)")
     generate.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0 is greedy (default: 0.7)")
+    for name, value, meaning in (
+        ("top-p", 1.0, "sample from the likeliest tokens that together reach this probability"),
+        ("min-p", 0.0, "sample from tokens at least this fraction as likely as the likeliest"),
+        ("repetition-penalty", 1.0, "above 1: what was in prompt or text becomes less likely"),
+        ("frequency-penalty", 0.0, "above 0: a token becomes less likely each time it is written"),
+        ("presence-penalty", 0.0, "above 0: a token becomes less likely once it is written"),
+    ):
+        generate.add_argument(
+            f"--{name}", type=float, default=value, metavar="X", help=f"{meaning} (default: {value:g})"
+        )
+    generate.add_argument("--top-k", type=int, default=0, metavar="N", help="sample from the N likeliest; 0: from all")
     generate.add_argument("--seed", type=int, metavar="N", help="makes the text repeatable")
     generate.add_argument("--budget", type=int, default=2048, metavar="N", help="max_num_batched_tokens: tokens a step")
     generate.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens in a KV block (default: 16)")
@@ -300,7 +311,17 @@ def run_generate(arguments: argparse.Namespace) -> int:
     for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
         # Requests with one seed would all make the same choices: each gets the next.
         seed = None if arguments.seed is None else arguments.seed + index
-        params = SamplingParams(max_tokens=arguments.max_tokens, temperature=arguments.temperature, seed=seed)
+        params = SamplingParams(
+            max_tokens=arguments.max_tokens,
+            temperature=arguments.temperature,
+            top_p=arguments.top_p,
+            top_k=arguments.top_k,
+            min_p=arguments.min_p,
+            repetition_penalty=arguments.repetition_penalty,
+            frequency_penalty=arguments.frequency_penalty,
+            presence_penalty=arguments.presence_penalty,
+            seed=seed,
+        )
         try:
             engine.add_request(request_id, prompt, params)
         except RequestError as error:

@@ -22,12 +22,12 @@ import operator
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from pagedlab.config import CacheConfig, SchedulerConfig, require_int
+from pagedlab.config import CacheConfig, SchedulerConfig, require_bool, require_int
 from pagedlab.errors import ConfigError, EngineBusyError, IntegrityError, PagedlabError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
 from pagedlab.kernels import backend
@@ -35,9 +35,12 @@ from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, MemoryUsage
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.loading import load_model
 from pagedlab.model.tokenizer import ByteTokenizer, IncrementalDetokenizer
+from pagedlab.outputs import RequestOutput, Stream
 from pagedlab.request import Request, SamplingParams
 from pagedlab.runner import GPUModelRunner
+from pagedlab.runner.cuda_graphs import capture_sizes
 from pagedlab.scheduling import Scheduler, StepResult
+from pagedlab.scheduling.output import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,66 +57,6 @@ class EngineConfig:
     scheduler: SchedulerConfig
     device: str
     dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """What a request has produced so far, and in this step.
-
-    Attributes
-    ----------
-    prompt : str or None
-        None if the prompt was given as token ids.
-    text, new_text : str
-        Without a tokenizer both are empty. ``new_text`` never ends inside a character: it may be empty although there
-        is a new token.
-    finish_reason : str or None
-        ``"stop"``, ``"length"`` or ``"abort"``; None while the request goes on.
-    """
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: tuple[int, ...]
-    output_token_ids: tuple[int, ...]
-    new_token_ids: tuple[int, ...]
-    text: str
-    new_text: str
-    finish_reason: str | None
-
-    @property
-    def finished(self) -> bool:
-        return self.finish_reason is not None
-
-
-@dataclass(slots=True)
-class _Stream:
-    """The output side of a live request: what its user has been given."""
-
-    request: Request
-    prompt: str | None
-    prompt_token_ids: tuple[int, ...]
-    detokenizer: IncrementalDetokenizer | None
-    output_token_ids: list[int] = field(default_factory=list)
-    text: str = ""
-
-    def take(self, new_token_ids: tuple[int, ...], finish_reason: str | None) -> RequestOutput:
-        self.output_token_ids.extend(new_token_ids)
-        new_text = ""
-        if self.detokenizer is not None:
-            new_text = self.detokenizer.update(new_token_ids)
-            if finish_reason is not None:
-                new_text += self.detokenizer.finish()
-        self.text += new_text
-        return RequestOutput(
-            self.request.request_id,
-            self.prompt,
-            self.prompt_token_ids,
-            tuple(self.output_token_ids),
-            new_token_ids,
-            self.text,
-            new_text,
-            finish_reason,
-        )
 
 
 def _require_as_it_is(model: Decoder, device: str, dtype: str | torch.dtype | None) -> None:
@@ -151,6 +94,10 @@ class LLMEngine:
         `Scheduler`, or `StaticBatchScheduler` for the baseline (vLLM: ``SchedulerConfig.scheduler_cls``).
     slot_mapping_backend : {"numpy", "triton"}, optional
         None: Triton on a GPU, NumPy elsewhere. ``"triton"`` without a GPU runs in the interpreter.
+    attention_backend : {"torch", "triton"}, optional
+        None: Triton on a GPU, torch elsewhere and in float64. ``"triton"`` without a GPU runs in the interpreter.
+    enforce_eager : bool
+        Never replay CUDA graphs. They are used on a GPU with Triton attention, for batches of decodes.
 
     Raises
     ------
@@ -172,6 +119,8 @@ class LLMEngine:
         tokenizer: ByteTokenizer | None = None,
         scheduler_cls: type[Scheduler] = Scheduler,
         slot_mapping_backend: str | None = None,
+        attention_backend: str | None = None,
+        enforce_eager: bool = False,
     ) -> None:
         scheduler_config = SchedulerConfig() if scheduler_config is None else scheduler_config
         cache_config = CacheConfig() if cache_config is None else cache_config
@@ -203,6 +152,7 @@ class LLMEngine:
                 f"the tokenizer has {self.tokenizer.vocab_size} tokens and the model {self.model.config.vocab_size}: "
                 "they do not belong together"
             )
+        require_bool("enforce_eager", enforce_eager)
         longest = self.model.config.max_position_embeddings
         if max_model_len is None:
             max_model_len = longest
@@ -243,11 +193,15 @@ class LLMEngine:
             max_model_len=max_model_len,
             max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
             num_blocks=num_blocks,
-            block_sizes=(cache_config.block_size,),
+            specs=self.kv_cache_manager.specs,
             slot_mapping_backend=slot_mapping_backend,
+            attention_backend=attention_backend,
+            capture_sizes=()
+            if enforce_eager or not parameter.is_cuda
+            else capture_sizes(scheduler_config.max_num_seqs),
         )
         self.num_steps = 0
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self._num_generated_ids = 0
         self._busy = False
         self._observer: Observer | None = None
@@ -261,6 +215,7 @@ class LLMEngine:
         sampling_params: SamplingParams | None = None,
         *,
         priority: int = 0,
+        lora_id: int = 0,
         cache_salt: str | None = None,
     ) -> None:
         """Queue a request. It runs when a step finds a seat, budget and blocks for it.
@@ -274,14 +229,17 @@ class LLMEngine:
         sampling_params : SamplingParams, optional
         priority : int
             Smaller runs first, if the scheduler's policy is ``"priority"``; else of no effect.
+        lora_id : int
+            The request's adapter, 0 for none. The model has no adapters and ignores it; it is kept with the request's
+            row, and requests of different adapters share no cached blocks.
         cache_salt : str, optional
             Only requests with the same salt share cached blocks.
 
         Raises
         ------
         RequestError
-            If the prompt is empty, too long, or holds ids outside the vocabulary; or if the block pool could not hold
-            the request even if it were alone.
+            If the prompt is empty or too long; if it or ``sampling_params`` hold token ids outside the vocabulary, or
+            settings that leave no token; or if the block pool could not hold the request even if it were alone.
         DuplicateRequestError
             If the id is in use. In every case the engine is as it was and goes on.
         EngineBusyError
@@ -291,7 +249,7 @@ class LLMEngine:
         params = SamplingParams() if sampling_params is None else sampling_params
         prompt_token_ids = self._check_prompt(request_id, prompt, params)
         text = prompt if isinstance(prompt, str) else None
-        self._queue(request_id, text, prompt_token_ids, params, priority, cache_salt)
+        self._queue(request_id, text, prompt_token_ids, params, priority, lora_id, cache_salt)
 
     def _queue(
         self,
@@ -300,6 +258,7 @@ class LLMEngine:
         prompt_token_ids: tuple[int, ...],
         params: SamplingParams,
         priority: int = 0,
+        lora_id: int = 0,
         cache_salt: str | None = None,
     ) -> None:
         request = Request(
@@ -309,11 +268,12 @@ class LLMEngine:
             time.monotonic(),
             self.model.config.eos_token_id,
             priority=priority,
+            lora_id=lora_id,
             cache_salt=cache_salt,
         )
         self.scheduler.add_request(request)
         detokenizer = None if self.tokenizer is None else IncrementalDetokenizer(self.tokenizer)
-        self._streams[request_id] = _Stream(request, text, prompt_token_ids, detokenizer)
+        self._streams[request_id] = Stream(request, text, prompt_token_ids, detokenizer)
         if self.observer is not None:
             prompt, max_tokens = tuple(request.prompt_token_ids), request.sampling_params.max_tokens
             self.observer(RequestAdded(request.request_id, prompt, max_tokens))
@@ -324,6 +284,10 @@ class LLMEngine:
             raise RequestError(f"the request id is {request_id!r}: give a non-empty string")
         if not isinstance(params, SamplingParams):
             raise RequestError(f"request {request_id!r}: sampling_params is {params!r}: give a SamplingParams")
+        try:
+            params.check_vocabulary(self.model.config.vocab_size, self.model.config.eos_token_id)
+        except ConfigError as error:
+            raise RequestError(f"request {request_id!r}: {error}") from None
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise RequestError(f"request {request_id!r}: this engine has no tokenizer, so give token ids, not text")
@@ -423,13 +387,13 @@ class LLMEngine:
             inputs = self.runner.prepare(scheduled)
 
             self._begin_beat("execute")  # one forward pass over all tokens on paged memory, then sampling
-            tokens = self.runner.execute(inputs)
+            output = self.runner.execute(inputs)
 
             self._begin_beat("update")  # tokens are taken in; who is done leaves and frees its blocks
-            result = self.scheduler.update_from_output(scheduled, tokens)
+            result = self.scheduler.update_from_output(scheduled, output.sampled_token_ids)
 
             self._end_step()
-            return self._to_outputs(result)
+            return self._to_outputs(result, output.logprobs)
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -449,7 +413,7 @@ class LLMEngine:
         place = {r.request_id: index for index, r in enumerate([*self.scheduler.running, *self.scheduler.waiting])}
         streams = sorted(self._streams.values(), key=lambda s: place.get(s.request.request_id, len(place)))
         for stream in streams:
-            stream.request.restart(len(stream.output_token_ids))
+            stream.start_anew()
         self.kv_cache_manager.reset()
         self.runner.reset()
         self.scheduler.restart([stream.request for stream in streams])
@@ -475,12 +439,13 @@ class LLMEngine:
             self.observer(StepFinished(self.num_steps, running, waiting, self.kv_cache_manager.num_free_blocks))
         self.num_steps += 1
 
-    def _to_outputs(self, result: StepResult) -> list[RequestOutput]:
+    def _to_outputs(self, result: StepResult, logprobs: Mapping[str, tuple[TokenLogprobs, ...]]) -> list[RequestOutput]:
         outputs = []
         for request_id, new_token_ids in result.new_token_ids.items():
             finish_reason = result.finish_reasons.get(request_id)
             stream = self._streams[request_id] if finish_reason is None else self._streams.pop(request_id)
-            outputs.append(stream.take(new_token_ids, finish_reason))
+            accepted = logprobs.get(request_id, ())[: len(new_token_ids)]  # what was sampled behind the end is dropped
+            outputs.append(stream.take(new_token_ids, accepted, finish_reason))
         return outputs
 
     # --- many at once -----------------------------------------------------------------------------------
@@ -575,6 +540,7 @@ class LLMEngine:
             "enable_chunked_prefill": config.scheduler.enable_chunked_prefill,
             "device": config.device,
             "dtype": config.dtype,
+            "attention_backend": self.runner.attention_backend.name,
         }
 
     def token_text(self, token_id: int) -> str | None:

@@ -267,11 +267,17 @@ class InputsPrepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlockTableCommitted(Event):
-    """Block-table rows were sent to the device; ``num_bytes`` crossed the bus."""
+    """A block table was brought up to date on the device; ``num_bytes`` crossed the bus.
+
+    ``mode`` is ``"full"`` (all of the first ``num_rows`` rows were sent) or ``"changed"``: then ``changed`` holds what
+    was sent, ``(row, first column, entries)``.
+    """
 
     group: int
     num_rows: int
     num_bytes: int
+    mode: str
+    changed: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)

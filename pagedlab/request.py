@@ -12,13 +12,14 @@ Three lengths say everything about a request: ``0 <= num_computed_tokens <= num_
 tokens lag behind its tokens catches up, whether the rest is prompt or output.
 
 vLLM counterpart: ``vllm/v1/request.py`` (``Request``, ``RequestStatus``) and ``vllm/sampling_params.py`` at
-0.25.1. What differs: drafts, multi-modal inputs and async placeholders are not here yet.
+0.25.1. What differs: `SamplingParams` cannot change, and holds bad words as token ids, since the tokenizer is the
+engine's (vLLM: strings, ``bad_words``); drafts, multi-modal inputs and async placeholders are not here yet.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,18 @@ from pagedlab.errors import ConfigError, RequestError
 
 MIN_TEMPERATURE = 0.01
 """Temperatures above 0 are at least this: smaller ones would only lose precision (vLLM: ``_MAX_TEMP``)."""
+
+MAX_LOGIT_BIAS = 100.0
+"""The largest logit bias, either way: enough to force a token or to forbid it."""
+
+_RANGES = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.001, 1000.0),  # further out, scaled logits could leave the range of float32
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,8 @@ class SamplingParams:
     max_tokens : int
         The most tokens to generate.
     min_tokens : int
-        No stop token ends the request before it has generated this many.
+        Before it has generated this many, the request cannot stop: its stop tokens, end-of-text among them, are not
+        sampled.
     temperature : float
         0 is greedy; values between 0 and 0.01 are raised to 0.01, as in vLLM.
     top_p : float
@@ -51,6 +65,23 @@ class SamplingParams:
         Tokens that end the request.
     ignore_eos : bool
         Whether the model's end-of-text token is a token like any other.
+    min_p : float
+        Sample from tokens at least this fraction as likely as the likeliest; 0 means all.
+    frequency_penalty, presence_penalty : float
+        What a token's logit loses for each time it is in the output, and once if it is there at all; -2 to 2.
+    repetition_penalty : float
+        By how much the logit of a token of the prompt or the output is divided (multiplied if it is negative); 1 means
+        not at all.
+    logit_bias : mapping of int to float, optional
+        What is added to a token's logit, -100 to 100. It is kept as a tuple of pairs, in the order of token ids.
+    allowed_token_ids : tuple of int, optional
+        If given, no other token is sampled.
+    bad_words_token_ids : tuple of tuple of int
+        Sequences of tokens that the output must not contain: the last token of one is forbidden while the output ends
+        with the rest of it. What is in the prompt does not count.
+    logprobs : int or None
+        If given, each token comes with its log-probability and those of this many likeliest tokens; 0: of none beside
+        it, -1: of the whole vocabulary.
 
     Raises
     ------
@@ -66,6 +97,14 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         require_int("max_tokens", self.max_tokens, 1)
@@ -76,29 +115,109 @@ class SamplingParams:
             raise ConfigError(f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens}): lower it")
         if self.seed is not None:
             require_int("seed", self.seed, 0, 2**63 - 1)
-        for name, value, low, high in (("temperature", self.temperature, 0.0, 100.0), ("top_p", self.top_p, 0.0, 1.0)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                kind = type(value).__name__
-                raise ConfigError(f"{name} is {value!r} ({kind}): give an int or float from {low:g} to {high:g}")
-            object.__setattr__(self, name, float(value))
+        if self.logprobs is not None:
+            require_int("logprobs", self.logprobs, -1)
+        for name, (low, high) in _RANGES.items():
+            self._set(name, _checked_number(name, getattr(self, name), low, high))
         if self.top_p == 0.0:
             raise ConfigError("top_p is 0: give a number above 0; for greedy sampling use temperature=0")
-        object.__setattr__(self, "stop_token_ids", _checked_token_ids(self.stop_token_ids))
         if 0 < self.temperature < MIN_TEMPERATURE:
-            object.__setattr__(self, "temperature", MIN_TEMPERATURE)
+            self._set("temperature", MIN_TEMPERATURE)
+        self._set("stop_token_ids", _checked_token_ids("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", _checked_token_ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise ConfigError("allowed_token_ids is empty, so nothing could be sampled: give ids, or None for all")
+        self._set("bad_words_token_ids", _checked_bad_words(self.bad_words_token_ids))
+        if self.logit_bias is not None:
+            self._set("logit_bias", _checked_logit_bias(self.logit_bias))
+
+    def _set(self, name: str, value: Any) -> None:
+        """Write a field while the object is made; later nobody can."""
+        object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
         return self.temperature == 0
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the tokens so far change the logits of the next one."""
+        return self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
 
-def _checked_token_ids(value: Any) -> tuple[int, ...]:
+    def check_vocabulary(self, vocab_size: int, eos_token_id: int | None) -> None:
+        """Raise unless a model with this vocabulary can sample so.
+
+        Raises
+        ------
+        ConfigError
+            If a token id or ``logprobs`` is beyond the vocabulary, or no token could be sampled first.
+        """
+        words = self.bad_words_token_ids
+        for name, token_ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("bad_words_token_ids", [token for word in words for token in word]),
+            ("logit_bias", dict(self.logit_bias or ())),
+        ):
+            if (largest := max(token_ids, default=0)) >= vocab_size:
+                raise ConfigError(
+                    f"{name} holds {largest}, which is no token id here: give ids from 0 to {vocab_size - 1}"
+                )
+        if self.logprobs is not None and self.logprobs > vocab_size:
+            raise ConfigError(
+                f"logprobs is {self.logprobs}, and the vocabulary has {vocab_size} tokens: give at most that, or -1 "
+                "for all of them"
+            )
+        forbidden = {word[0] for word in words if len(word) == 1}
+        if self.min_tokens > 0:
+            forbidden.update(self.stop_token_ids)
+            if eos_token_id is not None and not self.ignore_eos:
+                forbidden.add(eos_token_id)
+        if all(token in forbidden for token in self.allowed_token_ids or range(vocab_size)):
+            raise ConfigError(
+                "every token that may be sampled is a bad word, or a stop token that min_tokens forbids: "
+                "allow another, or leave one of the settings out"
+            )
+
+
+def _checked_number(name: str, value: Any, low: float, high: float) -> float:
+    """Return ``value`` as a float, or raise `ConfigError` if it is no number from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        kind = type(value).__name__
+        raise ConfigError(f"{name} is {value!r} ({kind}): give an int or float from {low:g} to {high:g}")
+    return float(value)
+
+
+def _checked_token_ids(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ConfigError(f"stop_token_ids is {value!r}: give a list or tuple of token ids")
+        raise ConfigError(f"{name} is {value!r}: give a list or tuple of token ids")
     for token in value:
-        require_int("a stop token id", token, 0)
+        require_int(f"a token id in {name}", token, 0)
     return tuple(value)
+
+
+def _checked_bad_words(value: Any) -> tuple[tuple[int, ...], ...]:
+    name = "bad_words_token_ids"
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{name} is {value!r}: give a list or tuple of bad words, each a tuple of token ids")
+    words = tuple(_checked_token_ids(f"a bad word in {name}", word) for word in value)
+    if not all(words):
+        raise ConfigError(f"{name} holds an empty bad word: give each at least one token id, or leave it out")
+    return words
+
+
+def _checked_logit_bias(value: Any) -> tuple[tuple[int, float], ...] | None:
+    try:
+        biases = dict(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"logit_bias is {value!r}: give a dict of token id to bias") from None
+    for token in biases:
+        require_int("a token id in logit_bias", token, 0)
+    limit = MAX_LOGIT_BIAS
+    checked = {t: _checked_number(f"the logit bias of token {t}", bias, -limit, limit) for t, bias in biases.items()}
+    return tuple(sorted(checked.items())) or None
 
 
 class RequestStatus(enum.IntEnum):
@@ -146,7 +265,7 @@ class Request:
     priority : int
         Smaller runs first, where the scheduler's policy is ``"priority"``.
     lora_id : int
-        0 for none; keeps its KV apart from that of other adapters.
+        0 for none, at most 2^31 - 1; keeps its KV apart from that of other adapters.
     cache_salt : str or None
         Only requests with the same salt share cached blocks.
 
@@ -189,7 +308,7 @@ class Request:
         if isinstance(prompt_token_ids, (str, bytes)):
             raise RequestError(f"request {request_id!r}: the prompt is text; a Request takes token ids")
         require_int("priority", priority, -(2**63), 2**63 - 1)
-        require_int("lora_id", lora_id, 0, 2**63 - 1)
+        require_int("lora_id", lora_id, 0, 2**31 - 1)
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise RequestError(f"request {request_id!r}: cache_salt is {cache_salt!r}: give a string or None")
         if len(prompt_token_ids) == 0:

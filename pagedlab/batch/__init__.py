@@ -8,11 +8,14 @@
 """
 
 from pagedlab.batch.block_table import BlockTable, MultiGroupBlockTable
-from pagedlab.batch.buffers import CpuGpuBuffer
+from pagedlab.batch.buffers import CpuGpuBuffer, Fence
 from pagedlab.batch.context_parallel import ContextParallel
-from pagedlab.batch.input_batch import InputBatch, SamplingMetadata
+from pagedlab.batch.input_batch import InputBatch, LoRAInputs
+from pagedlab.batch.logits_processors import LogitsProcessor, builtin_logits_processors
 from pagedlab.batch.row_store import RowStore
+from pagedlab.batch.sampling_metadata import SamplingMetadata
 from pagedlab.batch.state import CachedRequestState
+from pagedlab.batch.table_spec import TableSpec
 from pagedlab.batch.update import AddedRow, BatchUpdate, BatchUpdateBuilder, MoveDirection, MovedRow
 
 __all__ = [
@@ -23,10 +26,15 @@ __all__ = [
     "CachedRequestState",
     "ContextParallel",
     "CpuGpuBuffer",
+    "Fence",
     "InputBatch",
+    "LoRAInputs",
+    "LogitsProcessor",
     "MoveDirection",
     "MovedRow",
     "MultiGroupBlockTable",
     "RowStore",
     "SamplingMetadata",
+    "TableSpec",
+    "builtin_logits_processors",
 ]

@@ -1,55 +1,53 @@
 """Block tables: for each row, the blocks that hold its tokens; and from them, the slot of each token.
 
 >>> table = BlockTable(
-...     block_size=4, max_num_reqs=2, max_num_blocks_per_req=4, max_num_batched_tokens=8, device=torch.device("cpu")
+...     TableSpec(block_size=4), max_num_reqs=2, max_model_len=16, max_num_batched_tokens=8, device=torch.device("cpu")
 ... )
 >>> table.add_row([7, 2], row=0)
 >>> table.append_row([5], row=0)
 >>> table.row(0).tolist()
 [7, 2, 5]
->>> table.commit(num_reqs=1), table.device_tensor(1).tolist()  # bytes sent; what kernels see
-(16, [[7, 2, 5, 0]])
+>>> table.commit(num_reqs=1), table.device_tensor(1)[:, :4].tolist()  # bytes sent; what kernels see
+(24, [[7, 2, 5, 0]])
 
 A row is a growing array inside a fixed one: only its first ``num_blocks_per_row`` entries mean anything, what lies
-behind is stale. ``commit`` sends rows to the device, where kernels read them.
+behind is stale. ``commit`` brings the device, where kernels read, up to date: it sends the cells that changed since the
+last commit (`pagedlab.batch.commit`), or whole rows.
 
 vLLM counterpart: ``vllm/v1/worker/block_table.py`` (``BlockTable``, ``MultiGroupBlockTable``) at 0.25.1. What
 differs: an overflow is a `CapacityError` that leaves the row as it was; slot padding starts at
-``query_start_loc[num_reqs]``; a moved row leaves nothing behind (as in 0.33.0).
+``query_start_loc[num_reqs]``; a moved row leaves nothing behind (as in 0.33.0); a swap exchanges live entries only, so
+that its time does not depend on ``max_model_len``.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagedlab.batch.buffers import CpuGpuBuffer
-from pagedlab.batch.context_parallel import ContextParallel
+from pagedlab.batch.buffers import CpuGpuBuffer, rows_as_bytes, swap_prefix
+from pagedlab.batch.commit import COMMIT_MODES, Cells, CellSender, cells_of_spans, commit_tables
+from pagedlab.batch.table_spec import TableSpec
 from pagedlab.config import NULL_BLOCK_ID
 from pagedlab.errors import CapacityError, ConfigError
-from pagedlab.events import BlockTableCommitted, Observer, SlotsComputed
+from pagedlab.events import Observer, SlotsComputed
 from pagedlab.kernels import backend as active_backend
-from pagedlab.kernels.slot_mapping import slot_mapping_numpy, slot_mapping_triton
+from pagedlab.kernels.slot_mapping import PAD_SLOT_ID, slot_mapping_numpy, slot_mapping_triton
 
 BlockIds = Sequence[int] | npt.NDArray[np.int32]
 BlockIdsPerGroup = Sequence[Sequence[int]]
 
-_WIDTH_ALIGNMENT_TOKENS = 128
-"""Some attention kernels read a row of the table in pieces of this many tokens."""
+STALE = -999
+"""What poison mode writes wherever nobody may look."""
 
-
-def aligned_width(max_model_len: int, block_size: int) -> int:
-    """Return the columns of a block table: enough for ``max_model_len``, rounded up to 128 tokens.
-
-    >>> aligned_width(max_model_len=72, block_size=4)
-    32
-    """
-    num_blocks = -(-max_model_len // block_size)
-    alignment = max(1, _WIDTH_ALIGNMENT_TOKENS // block_size)
-    return -(-num_blocks // alignment) * alignment
+_BYTES = 4
+"""Of an entry."""
 
 
 class BlockTable:
@@ -57,66 +55,67 @@ class BlockTable:
 
     Parameters
     ----------
-    block_size : int
-        Tokens in a block of the KV cache manager.
-    max_num_reqs, max_num_blocks_per_req : int
-        Rows, and manager blocks in a row.
-    max_num_batched_tokens : int
-        Length of the slot mapping.
+    spec : TableSpec
+    max_num_reqs, max_model_len, max_num_batched_tokens : int
+        Rows; the longest request; the longest step.
     device : torch.device
         Where kernels run.
     group : int
         The KV cache group, for events.
-    kernel_block_size : int, optional
-        Tokens in a block as the attention kernel knows it; must divide ``block_size``. Each manager block is then
-        ``block_size / kernel_block_size`` blocks of the kernel, side by side, in the table and in the slots.
-    context_parallel : ContextParallel, optional
-        This rank's part of the tokens; None: all.
-
-    Raises
-    ------
-    ConfigError
-        If ``kernel_block_size`` does not divide ``block_size``.
+    memory : CpuGpuBuffer, optional
+        ``[max_num_reqs, columns]`` int32, part of a larger one that others send; None: the table's own.
 
     Attributes
     ----------
     table : CpuGpuBuffer
-        ``[max_num_reqs, max_num_blocks_per_req]`` int32.
+        ``[max_num_reqs, columns]`` int32, kernel blocks.
     num_blocks_per_row : numpy.ndarray
-        ``[max_num_reqs]`` int32: the live prefix of each row.
+        ``[max_num_reqs]`` int32: the live prefix of each row, in kernel blocks.
     slot_mapping : CpuGpuBuffer
-        ``[max_num_batched_tokens]`` int64: the slot of each token of this step, then PAD.
+        ``[max_num_batched_tokens]`` int64: the slot of each token of this step, then PAD. In a group without slots PAD
+        throughout.
+    block_size : int
+        Tokens in a kernel block: what slots are made of.
     """
 
     def __init__(
         self,
-        block_size: int,
+        spec: TableSpec,
         max_num_reqs: int,
-        max_num_blocks_per_req: int,
+        max_model_len: int,
         max_num_batched_tokens: int,
         device: torch.device,
         group: int = 0,
         *,
-        kernel_block_size: int | None = None,
-        context_parallel: ContextParallel | None = None,
+        memory: CpuGpuBuffer | None = None,
     ) -> None:
-        kernel_block_size = kernel_block_size or block_size
-        if block_size % kernel_block_size:
-            raise ConfigError(
-                f"a kernel's blocks of {kernel_block_size} tokens do not fill a block of {block_size} evenly: "
-                "kernel_block_size must divide block_size"
-            )
-        self.block_size = kernel_block_size
-        self.blocks_per_kv_block = block_size // kernel_block_size
-        self.context_parallel = context_parallel or ContextParallel()
-        max_num_blocks_per_req *= self.blocks_per_kv_block
+        self.spec = spec
+        self.block_size = spec.kernel_block_size or spec.block_size
+        self.blocks_per_kv_block = spec.blocks_per_kv_block
+        self.context_parallel = spec.context_parallel
         self.group = group
         self.device = device
         self.observer: Observer | None = None
-        self.table = CpuGpuBuffer((max_num_reqs, max_num_blocks_per_req), torch.int32, device)
+        columns = spec.columns(max_model_len)
+        self.table = memory or CpuGpuBuffer((max_num_reqs, columns), torch.int32, device)
+        self.num_columns = columns
         self.num_blocks_per_row = np.zeros(max_num_reqs, dtype=np.int32)
         self.slot_mapping = CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
-        self._cp_arguments = {
+        self.slot_mapping.np[:] = PAD_SLOT_ID
+        self.slot_mapping.copy_to_gpu()
+        self._num_slots = 0  # behind them the slot mapping is PAD already
+        self._cells = self.table.np.reshape(-1)
+        # The same memory, for work on one row at a time.
+        self._rows = rows_as_bytes(self.table.np)
+        self._counts = self.num_blocks_per_row.data
+        self._nulls = np.full(columns, NULL_BLOCK_ID, dtype=np.int32).data.cast("B")
+        self._sender: CellSender | None = None
+        # What the device does not have yet: the first columns of a row, how many; and beside that single cells.
+        self._changed_rows: dict[int, int] = {}
+        self._changed_cells: list[npt.NDArray[np.int64]] = []
+        # Columns of a row that were ever written are as many as this says, or as are live now.
+        self._extents = [0] * max_num_reqs
+        self._cp_arguments: dict[str, Any] = {
             "cp_world_size": self.context_parallel.world_size,
             "cp_rank": self.context_parallel.rank,
             "cp_interleave": self.context_parallel.interleave,
@@ -136,71 +135,184 @@ class BlockTable:
         CapacityError
             If the row is too short for them; the row is then as it was.
         """
-        self.check_room(len(block_ids), int(self.num_blocks_per_row[row]), row)
-        if self.blocks_per_kv_block > 1:
-            block_ids = self._expand(block_ids)
-        self._append(block_ids, row)
+        if len(block_ids):
+            start = self._counts[row]
+            self.check_room(len(block_ids), start)
+            end = self._write(block_ids, row, start)
+            if row not in self._changed_rows:
+                self._changed_cells.append(np.arange(row * self.num_columns + start, row * self.num_columns + end))
+            elif self._changed_rows[row] < end:
+                self._changed_rows[row] = end
 
-    def check_room(self, num_blocks: int, num_held: int, row: int) -> None:
+    def append_each(self, block_ids: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> None:
+        """Append one block to each of several rows, at once.
+
+        Parameters
+        ----------
+        block_ids : ndarray of int32, [n]
+            Manager blocks.
+        rows : ndarray of int64, [n]
+            All different.
+
+        Raises
+        ------
+        CapacityError
+            If a row is full; all rows are then as they were.
+        """
+        width = self.blocks_per_kv_block
+        starts = self.num_blocks_per_row[rows]
+        if len(rows) and starts.max() + width > self.num_columns:
+            self.check_room(1, int(starts.max()))
+        cells = rows * self.num_columns + starts
+        if width > 1:
+            cells = (cells[:, None] + np.arange(width)).reshape(-1)
+        self._cells[cells] = self._expand(block_ids)
+        ends = starts + width
+        self.num_blocks_per_row[rows] = ends
+        self._changed_cells.append(cells)
+
+    def check_room(self, num_blocks: int, num_held: int) -> None:
         """Raise `CapacityError` if a row that holds ``num_held`` kernel blocks cannot take ``num_blocks`` more."""
-        columns = self.table.np.shape[1]
-        if num_held + num_blocks * self.blocks_per_kv_block > columns:
+        if num_held + num_blocks * self.blocks_per_kv_block > self.num_columns:
             raise CapacityError(
-                f"row {row} holds {num_held // self.blocks_per_kv_block} blocks and cannot take {num_blocks} more: "
-                f"the table has {columns // self.blocks_per_kv_block} columns; raise max_model_len"
+                f"a row holds {num_held // self.blocks_per_kv_block} blocks and cannot take {num_blocks} more: the "
+                f"table has {self.num_columns // self.blocks_per_kv_block} columns; raise max_model_len"
             )
 
-    def _expand(self, block_ids: BlockIds) -> npt.NDArray[np.int32]:
-        """Return the kernel's blocks of manager blocks: ``b`` becomes ``b * r, ..., b * r + r - 1``."""
-        first = np.asarray(block_ids, dtype=np.int32) * np.int32(self.blocks_per_kv_block)
-        expanded: npt.NDArray[np.int32] = np.add.outer(first, np.arange(self.blocks_per_kv_block, dtype=np.int32))
-        return expanded.reshape(-1)
+    def _expand(self, block_ids: BlockIds) -> BlockIds:
+        """Turn manager blocks into kernel blocks (vLLM: ``map_to_kernel_blocks``)."""
+        if self.blocks_per_kv_block == 1:
+            return block_ids
+        within = np.arange(self.blocks_per_kv_block, dtype=np.int32)
+        first = np.asarray(block_ids, dtype=np.int32)[:, None] * np.int32(self.blocks_per_kv_block)
+        return np.asarray(first + within, dtype=np.int32).reshape(-1)
 
-    def _append(self, block_ids: BlockIds, row: int) -> None:
-        start = int(self.num_blocks_per_row[row])
+    def _write(self, block_ids: BlockIds, row: int, start: int) -> int:
+        """Write manager blocks from column ``start`` on, and end the row there; return its end."""
+        if self.blocks_per_kv_block > 1:
+            block_ids = self._expand(block_ids)
         end = start + len(block_ids)
-        self.table.np[row, start:end] = block_ids
-        self.num_blocks_per_row[row] = end
+        struct.pack_into(f"{len(block_ids)}i", self._rows[row], start * _BYTES, *block_ids)
+        self._counts[row] = end
+        return end
+
+    def _changed(self, row: int, end: int) -> None:
+        """Remember that the device lacks what now stands in the columns before ``end``."""
+        if end > self._changed_rows.get(row, 0):
+            self._changed_rows[row] = end
 
     def add_row(self, block_ids: BlockIds, row: int) -> None:
         """Start a row anew. What lies behind the new entries stays, stale."""
-        self.check_room(len(block_ids), 0, row)
-        self.num_blocks_per_row[row] = 0
-        self.append_row(block_ids, row)
+        self.check_room(len(block_ids), 0)
+        self._remember_extent(row)
+        self._changed(row, self._write(block_ids, row, 0))
+
+    def _remember_extent(self, row: int) -> None:
+        """Keep how far a row was written, before its count is set lower."""
+        if self._counts[row] > self._extents[row]:
+            self._extents[row] = self._counts[row]
 
     def clear_row(self, row: int) -> None:
         """Set the live entries to the null block and forget them."""
-        self.row(row)[:] = NULL_BLOCK_ID
-        self.num_blocks_per_row[row] = 0
+        num_blocks = self._counts[row]
+        num_bytes = num_blocks * _BYTES
+        self._rows[row][:num_bytes] = self._nulls[:num_bytes]
+        self._remember_extent(row)
+        self._counts[row] = 0
+        self._changed(row, num_blocks)
 
     def move_row(self, source: int, target: int) -> None:
         """Copy the live entries of ``source`` to ``target`` and clear ``source``."""
-        self.num_blocks_per_row[target] = 0
-        self._append(self.row(source), target)  # kernel blocks already
+        if source == target:
+            return
+        num_blocks = self._counts[source]
+        num_bytes = num_blocks * _BYTES
+        self._rows[target][:num_bytes] = self._rows[source][:num_bytes]
+        self._remember_extent(target)
+        self._counts[target] = num_blocks
+        self._changed(target, num_blocks)
         self.clear_row(source)
 
     def swap_row(self, first: int, second: int) -> None:
-        """Exchange two whole rows."""
-        pair, reverse = [first, second], [second, first]
-        self.table.np[pair] = self.table.np[reverse]
-        self.num_blocks_per_row[pair] = self.num_blocks_per_row[reverse]
+        """Exchange the live entries of two rows."""
+        counts = self._counts
+        of_first, of_second = counts[first], counts[second]
+        counts[first], counts[second] = of_second, of_first
+        longest = of_first if of_first > of_second else of_second
+        swap_prefix(self._rows, first, second, longest * _BYTES)
+        if of_first != of_second:  # one of them may now reach further than ever
+            self._extents[first] = max(self._extents[first], longest)
+            self._extents[second] = max(self._extents[second], longest)
+        self._changed(first, longest)
+        self._changed(second, longest)
+
+    def clear(self) -> None:
+        """Set every entry to the null block, on the host and on the device. Counts stay, as in vLLM."""
+        self.table.np[:] = NULL_BLOCK_ID
+        self.table.gpu.zero_()
+        self._changed_rows.clear()
+        self._changed_cells.clear()
+
+    def poison(self) -> None:
+        """Overwrite every stale entry with `STALE`: nobody may look at it, so nothing may change."""
+        for row, num_blocks in enumerate(self.num_blocks_per_row.tolist()):
+            self.table.np[row, num_blocks:] = STALE
+            self._changed(row, self.num_columns)
+        self._extents = [self.num_columns] * len(self._extents)
+        self.slot_mapping.np[:] = self.slot_mapping.gpu[:] = STALE
+        self._num_slots = len(self.slot_mapping.np)
 
     # --- device -----------------------------------------------------------------------------------------
 
-    def commit(self, num_reqs: int) -> int:
-        """Send the first ``num_reqs`` rows to the device; return the bytes that crossed."""
-        self.table.copy_to_gpu(num_reqs)
-        num_bytes = self.table.np[:num_reqs].nbytes
-        if self.observer is not None:
-            self.observer(BlockTableCommitted(self.group, num_reqs, num_bytes))
-        return num_bytes
+    def commit(self, num_reqs: int, mode: str = "changed") -> int:
+        """Bring the first ``num_reqs`` rows on the device up to date; return the bytes that crossed."""
+        self._sender = self._sender or CellSender(self.table.part(0, (self._cells.size,)))
+        return commit_tables([self], self._sender, num_reqs, mode)
+
+    def pending_cells(self, num_reqs: int) -> Cells:
+        """Return the cells of the first ``num_reqs`` rows that the device lacks, each once or more."""
+        cells = self._pending_cells()
+        return cells[cells < num_reqs * self.num_columns]
+
+    def take_changed(self, num_reqs: int) -> Cells:
+        """Return the `pending_cells`, and count them as sent; those of rows that are not in use now wait."""
+        cells = self._pending_cells()
+        in_use = cells < num_reqs * self.num_columns
+        if in_use.all():
+            self._changed_cells = []
+        else:
+            cells, self._changed_cells = cells[in_use], [np.unique(cells[~in_use])]
+        self._changed_rows = {}
+        return cells
+
+    def _pending_cells(self) -> Cells:
+        parts = self._changed_cells
+        if self._changed_rows:
+            rows, lengths = (np.fromiter(part, np.int64) for part in zip(*self._changed_rows.items(), strict=True))
+            parts = [*parts, cells_of_spans(rows * self.num_columns, lengths)]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def pad_rows(self, num_reqs: int, num_reqs_padded: int) -> None:
+        """Let the rows behind the live ones name the null block, on the device; the host's rows stay."""
+        if num_reqs_padded > num_reqs:
+            self.table.gpu[num_reqs:num_reqs_padded].fill_(NULL_BLOCK_ID)
+            for row in range(num_reqs, num_reqs_padded):
+                self._changed(row, max(self._extents[row], self._counts[row]))
 
     def device_tensor(self, num_reqs: int) -> torch.Tensor:
         """Return the first ``num_reqs`` rows on the device, ``[num_reqs, columns]`` int32."""
         return self.table.gpu[:num_reqs]
 
     def compute_slot_mapping(
-        self, num_reqs: int, query_start_loc: CpuGpuBuffer, positions: CpuGpuBuffer, *, backend: str = "numpy"
+        self,
+        num_reqs: int,
+        query_start_loc: CpuGpuBuffer,
+        positions: CpuGpuBuffer,
+        *,
+        backend: str = "numpy",
+        programs: str = "tokens",
     ) -> None:
         """Compute the slot of every token of this step; everything behind becomes PAD.
 
@@ -214,21 +326,29 @@ class BlockTable:
             ``[max_num_batched_tokens]`` int64: the position of each token in its request.
         backend : {"numpy", "triton"}
             NumPy reads the host arrays and sends the result; Triton reads what is on the device already.
+        programs : {"tokens", "requests"}
+            What a program of the Triton kernel takes, as `slot_mapping_triton` says.
 
         Notes
         -----
         vLLM: ``BlockTable.compute_slot_mapping`` and ``_compute_slot_mapping_kernel``.
         """
-        if backend == "numpy":
+        num_tokens = int(query_start_loc.np[num_reqs])
+        if not self.spec.has_slots:
+            self._pad_slots(0)
+        elif backend == "numpy":
+            # What is PAD already need be neither written nor sent again.
+            length = max(num_tokens, self._num_slots)
             slot_mapping_numpy(
                 query_start_loc.np[: num_reqs + 1],
                 positions.np,
                 self.table.np[:num_reqs],
                 self.block_size,
-                self.slot_mapping.np,
+                self.slot_mapping.np[:length],
                 **self._cp_arguments,
             )
-            self.slot_mapping.copy_to_gpu()
+            self.slot_mapping.send(length)
+            self._num_slots = num_tokens
         else:
             slot_mapping_triton(
                 query_start_loc.gpu[: num_reqs + 1],
@@ -236,13 +356,21 @@ class BlockTable:
                 self.table.gpu[:num_reqs],
                 self.block_size,
                 self.slot_mapping.gpu,
+                programs=programs,
                 **self._cp_arguments,
             )
-        if self.observer is not None:
-            num_tokens = int(query_start_loc.np[num_reqs])
+            self._num_slots = len(self.slot_mapping.np)  # what the host's array holds is not known
+        if self.observer is not None and self.spec.has_slots:
             slots = tuple(self.slot_mapping.gpu[:num_tokens].tolist())
             tier = backend if backend == "numpy" else active_backend().name
             self.observer(SlotsComputed(self.group, slots, self.block_size, tier))
+
+    def _pad_slots(self, num_slots: int) -> None:
+        """Make everything PAD from ``num_slots`` on."""
+        if self._num_slots > num_slots:
+            self.slot_mapping.np[num_slots : self._num_slots] = PAD_SLOT_ID
+            self.slot_mapping.send(self._num_slots)
+            self._num_slots = num_slots
 
 
 class MultiGroupBlockTable:
@@ -250,32 +378,58 @@ class MultiGroupBlockTable:
 
     Parameters
     ----------
-    block_sizes : sequence of int
-        Tokens in a block, per group.
+    specs : sequence of TableSpec
+        One per group.
     max_num_reqs, max_model_len, max_num_batched_tokens : int
         Rows; the longest request; the longest step.
     device : torch.device
+    commit_mode : {"changed", "full"}
+        What `commit` sends.
+    commit_backend : {"numpy", "triton"}, optional
+        What writes changed cells on the device; None: Triton on a GPU, NumPy elsewhere.
+
+    Raises
+    ------
+    ConfigError
+        If the tables together would have 2^31 cells or more.
     """
 
     def __init__(
         self,
-        block_sizes: Sequence[int],
+        specs: Sequence[TableSpec],
         max_num_reqs: int,
         max_model_len: int,
         max_num_batched_tokens: int,
         device: torch.device,
+        *,
+        commit_mode: str = "changed",
+        commit_backend: str | None = None,
     ) -> None:
+        if commit_mode not in COMMIT_MODES:
+            raise ConfigError(f"commit_mode is {commit_mode!r}: give one of {', '.join(COMMIT_MODES)}")
+        self.commit_mode = commit_mode
+        shapes = [(max_num_reqs, spec.columns(max_model_len)) for spec in specs]
+        num_cells = sum(map(math.prod, shapes))
+        if num_cells >= 2**31:
+            raise ConfigError(
+                f"the block tables of {max_num_reqs} rows and {max_model_len} tokens a row would have {num_cells} "
+                "cells, more than an int32 counts: lower max_num_seqs or max_model_len, or raise block_size"
+            )
+        memory = CpuGpuBuffer((num_cells,), torch.int32, device)
+        starts = [sum(map(math.prod, shapes[:group])) for group in range(len(specs))]
         self._tables = tuple(
             BlockTable(
-                block_size,
+                spec,
                 max_num_reqs,
-                aligned_width(max_model_len, block_size),
+                max_model_len,
                 max_num_batched_tokens,
                 device,
                 group,
+                memory=memory.part(start, shape),
             )
-            for group, block_size in enumerate(block_sizes)
+            for group, (spec, start, shape) in enumerate(zip(specs, starts, shapes, strict=True))
         )
+        self._sender = CellSender(memory, commit_backend)
 
     def __getitem__(self, group: int) -> BlockTable:
         return self._tables[group]
@@ -286,18 +440,29 @@ class MultiGroupBlockTable:
     def __len__(self) -> int:
         return len(self._tables)
 
+    def check_room(self, block_ids: BlockIdsPerGroup, row: int | None = None) -> None:
+        """Raise `CapacityError` if a row (None: one that starts anew) cannot take these blocks in every group.
+
+        `ValueError` if there is not one list of blocks for each group.
+        """
+        if len(block_ids) != len(self._tables):
+            raise ValueError(
+                f"block ids for {len(block_ids)} groups were given, and there are {len(self._tables)}: give one list "
+                "for each group, in their order"
+            )
+        for table, ids in zip(self._tables, block_ids, strict=True):
+            table.check_room(len(ids), 0 if row is None else int(table.num_blocks_per_row[row]))
+
     def add_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
         """Start a row anew in every group; `CapacityError`, and no group changed, if one has no room."""
-        for table, ids in self._with_groups(block_ids):
-            table.check_room(len(ids), 0, row)
-        for table, ids in self._with_groups(block_ids):
+        self.check_room(block_ids)
+        for table, ids in zip(self._tables, block_ids, strict=True):
             table.add_row(ids, row)
 
     def append_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
         """Append to a row in every group; `CapacityError`, and no group changed, if one has no room."""
-        for table, ids in self._with_groups(block_ids):
-            table.check_room(len(ids), int(table.num_blocks_per_row[row]), row)
-        for table, ids in self._with_groups(block_ids):
+        self.check_room(block_ids, row)
+        for table, ids in zip(self._tables, block_ids, strict=True):
             table.append_row(ids, row)
 
     def clear_row(self, row: int) -> None:
@@ -312,14 +477,11 @@ class MultiGroupBlockTable:
         for table in self._tables:
             table.swap_row(first, second)
 
-    def commit(self, num_reqs: int) -> int:
-        """Send the first ``num_reqs`` rows of every group; return the bytes that crossed."""
-        num_bytes = 0
+    def clear(self) -> None:
+        """Set every entry of every group to the null block."""
         for table in self._tables:
-            num_bytes += table.commit(num_reqs)
-        return num_bytes
+            table.clear()
 
-    def _with_groups(self, block_ids: BlockIdsPerGroup) -> Iterator[tuple[BlockTable, Sequence[int]]]:
-        if len(block_ids) != len(self._tables):
-            raise ValueError(f"block ids for {len(block_ids)} groups were given, and there are {len(self._tables)}")
-        return zip(self._tables, block_ids, strict=True)
+    def commit(self, num_reqs: int) -> int:
+        """Bring the first ``num_reqs`` rows of every group on the device up to date; return the bytes that crossed."""
+        return commit_tables(self._tables, self._sender, num_reqs, self.commit_mode)

@@ -55,3 +55,7 @@ class ContextParallel:
         whole = seq_lens // stripe * self.interleave
         rest = np.clip(seq_lens % stripe - self.rank * self.interleave, 0, self.interleave)
         return np.asarray(whole + rest, dtype=np.int64)
+
+
+NO_CONTEXT_PARALLEL = ContextParallel()
+"""One rank, which has everything."""

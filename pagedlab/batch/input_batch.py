@@ -7,22 +7,30 @@ what holes remain are filled by `condense`, from the end:
     [A, _, B, _, C]  ->  [A, C, B]          C is the highest live row, and 1 the lowest hole
 
 vLLM counterpart: ``vllm/v1/worker/gpu_input_batch.py`` (``InputBatch``) at 0.25.1. What differs: per-row scalars
-live in a `RowStore`; penalties, LoRA, bad words, masks, logprobs and drafts are not here yet.
+live in a `RowStore`, sampling settings in `SamplingRows`; which prompts are embeddings is only kept once one is;
+defects that 0.33.0 mended are not here (`docs/differences.md`); pooling and async scheduling are not here yet.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from pagedlab.batch.block_table import MultiGroupBlockTable
+from pagedlab.batch.block_table import STALE, MultiGroupBlockTable
+from pagedlab.batch.buffers import rows_as_bytes, swap_prefix
+from pagedlab.batch.integrity import check_batch
+from pagedlab.batch.logits_processors import LogitsProcessor, builtin_logits_processors
 from pagedlab.batch.row_store import RowStore
+from pagedlab.batch.sampling_metadata import SamplingMetadata
+from pagedlab.batch.sampling_rows import SamplingRows
 from pagedlab.batch.state import BlockIdLists, CachedRequestState
-from pagedlab.batch.update import AddedRow, BatchUpdate, BatchUpdateBuilder, MoveDirection
-from pagedlab.config import NULL_BLOCK_ID
+from pagedlab.batch.table_spec import TableSpec
+from pagedlab.batch.update import BatchUpdate, BatchUpdateBuilder, MoveDirection
 from pagedlab.errors import CapacityError, DuplicateRequestError, IntegrityError
 from pagedlab.events import (
     BatchUpdated,
@@ -37,24 +45,20 @@ from pagedlab.events import (
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingMetadata:
-    """What the sampler needs of the batch, on the device; a part that no row uses is None.
+class LoRAInputs:
+    """Which adapter each token and each sample needs (vLLM: what ``make_lora_inputs`` returns).
 
     Attributes
     ----------
-    temperature : Tensor or None, [num_reqs] float32
-        0 for greedy rows; None if all are greedy.
-    top_p : Tensor or None, [num_reqs] float32
-    top_k : Tensor or None, [num_reqs] int32
-        The vocabulary size where a row keeps all tokens.
-    generators : dict of int to torch.Generator
-        By row, for requests with a seed.
+    per_sample, per_token : ndarray of int32
+        LoRA ids, 0 for none: of each token that is sampled, and of each that is computed.
+    active : frozenset of int
+        The adapters that must be there.
     """
 
-    temperature: torch.Tensor | None
-    top_p: torch.Tensor | None
-    top_k: torch.Tensor | None
-    generators: dict[int, torch.Generator]
+    per_sample: npt.NDArray[np.int32]
+    per_token: npt.NDArray[np.int32]
+    active: frozenset[int]
 
 
 class InputBatch:
@@ -64,19 +68,33 @@ class InputBatch:
     ----------
     max_num_reqs, max_model_len, max_num_batched_tokens, vocab_size : int
         Sizes; all memory is taken here, once.
-    block_sizes : tuple of int
-        Tokens in a block, per KV cache group.
+    tables : sequence of TableSpec
+        One per KV cache group.
     device : torch.device
+    logits_processors : sequence of LogitsProcessor, optional
+        None: those that every batch has, without an end-of-text token.
+    commit_mode, commit_backend : str, optional
+        As for `MultiGroupBlockTable`.
 
     Attributes
     ----------
     token_ids : numpy.ndarray, [max_num_reqs, max_model_len] int32
-        Prompt and output of each row (vLLM: ``token_ids_cpu``). Behind a row's tokens lies what was there before.
+        Prompt, output and drafts of each row (vLLM: ``token_ids_cpu``). Behind them lies what was there before.
+    is_token_ids : numpy.ndarray or None, [max_num_reqs, max_model_len] bool
+        False where the prompt is an embedding; None as long as no prompt ever was.
     rows : RowStore
         The scalars of each row.
+    sampling : SamplingRows
+        How each row is sampled.
     block_table : MultiGroupBlockTable
     req_id_to_index : dict of str to int
         The row of each request: the one true list of who is in the batch.
+    req_output_token_ids, spec_token_ids : list
+        By row: the request's own list of outputs, and the draft tokens behind them.
+    req_prompt_embeds : dict of int to Tensor
+        By row, where the prompt is embeddings.
+    lora_requests : dict of int to set of str
+        The requests of each adapter that is in use (vLLM: ``lora_id_to_request_ids``).
     """
 
     def __init__(
@@ -85,22 +103,41 @@ class InputBatch:
         max_model_len: int,
         max_num_batched_tokens: int,
         vocab_size: int,
-        block_sizes: tuple[int, ...],
+        tables: Sequence[TableSpec],
         device: torch.device,
+        *,
+        logits_processors: Sequence[LogitsProcessor] | None = None,
+        commit_mode: str = "changed",
+        commit_backend: str | None = None,
     ) -> None:
         self.max_num_reqs = max_num_reqs
+        self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.token_ids = np.zeros((max_num_reqs, max_model_len), dtype=np.int32)
+        self.is_token_ids: npt.NDArray[np.bool_] | None = None
         self.rows = RowStore(max_num_reqs, device)
+        # The same memory, for work on one row at a time.
+        self._token_rows = rows_as_bytes(self.token_ids)
+        self._ends = self.rows.num_tokens_no_spec.data
+        self._row_numbers = np.arange(max_num_reqs)
+        self.logits_processors = (
+            builtin_logits_processors(device) if logits_processors is None else tuple(logits_processors)
+        )
+        self.sampling = SamplingRows(self.rows, max_num_reqs, vocab_size, device, self.logits_processors)
         self.block_table = MultiGroupBlockTable(
-            block_sizes, max_num_reqs, max_model_len, max_num_batched_tokens, device
+            tables,
+            max_num_reqs,
+            max_model_len,
+            max_num_batched_tokens,
+            device,
+            commit_mode=commit_mode,
+            commit_backend=commit_backend,
         )
         self.req_id_to_index: dict[str, int] = {}
         self.req_output_token_ids: list[list[int] | None] = []
-        self.generators: dict[int, torch.Generator] = {}
-        self.random_reqs: set[str] = set()
-        self.top_p_reqs: set[str] = set()
-        self.top_k_reqs: set[str] = set()
+        self.spec_token_ids: list[list[int]] = []
+        self.req_prompt_embeds: dict[int, torch.Tensor] = {}
+        self.lora_requests: dict[int, set[str]] = {}
         self.observer: Observer | None = None
         self._req_ids: list[str | None] = []
         self._updates = BatchUpdateBuilder()
@@ -120,10 +157,13 @@ class InputBatch:
         IntegrityError
             If there are holes: condense first.
         """
-        req_ids = [req_id for req_id in self._req_ids if req_id is not None]
-        if len(req_ids) != len(self._req_ids):
+        if len(self._req_ids) != len(self.req_id_to_index):
             raise IntegrityError("the batch has holes: condense it before reading its rows")
-        return req_ids
+        return [*self._req_ids]  # type: ignore[list-item]
+
+    def num_row_tokens(self, row: int) -> int:
+        """Return how many tokens stand in a row, drafts included."""
+        return self._ends[row] + len(self.spec_token_ids[row])
 
     # --- add and remove ---------------------------------------------------------------------------------
 
@@ -136,53 +176,56 @@ class InputBatch:
             If the request is in the batch already.
         CapacityError
             If every row is taken, or the request has more tokens than a row.
+        IntegrityError
+            If rows have moved in this step.
         """
-        if request.req_id in self.req_id_to_index:
-            raise DuplicateRequestError(f"request {request.req_id!r} is in the batch already")
-        if request.num_tokens > self.token_ids.shape[1]:
-            raise CapacityError(
-                f"request {request.req_id!r} has {request.num_tokens} tokens and a row holds {self.token_ids.shape[1]}"
-            )
-        if self.num_reqs >= self.max_num_reqs:
+        req_id, num_prompt_tokens = request.req_id, request.num_prompt_tokens
+        end = num_prompt_tokens + len(request.output_token_ids)
+        if req_id in self.req_id_to_index:
+            raise DuplicateRequestError(f"request {req_id!r} is in the batch already")
+        if end > self.max_model_len:
+            raise CapacityError(f"request {req_id!r} has {end} tokens and a row holds {self.max_model_len}")
+        num_reqs = len(self.req_id_to_index)
+        if num_reqs >= self.max_num_reqs:
             raise CapacityError(f"all {self.max_num_reqs} rows are taken: raise max_num_seqs")
-        hole = self._updates.peek_lowest_hole()
-        row = self.num_reqs if hole is None else hole
-        self.block_table.add_row(request.block_ids, row)  # refuses, before anything has changed
-        self._updates.pop_lowest_hole()
+        self.block_table.check_room(request.block_ids)
+        row = self._updates.row_to_add(num_reqs)
+        self.block_table.add_row(request.block_ids, row)
         if row == len(self._req_ids):
-            self._req_ids.append(request.req_id)
+            self._req_ids.append(req_id)
             self.req_output_token_ids.append(request.output_token_ids)
+            self.spec_token_ids.append([])
         else:
-            self._req_ids[row] = request.req_id
+            self._req_ids[row] = req_id
             self.req_output_token_ids[row] = request.output_token_ids
-        self.req_id_to_index[request.req_id] = row
+            self.spec_token_ids[row] = []
+        self.req_id_to_index[req_id] = row
 
-        end = request.num_tokens
-        self.token_ids[row, : request.num_prompt_tokens] = request.prompt_token_ids
-        self.token_ids[row, request.num_prompt_tokens : end] = request.output_token_ids
-        self.rows.num_tokens_no_spec[row] = end
-        self.rows.num_prompt_tokens[row] = request.num_prompt_tokens
-        self.rows.num_computed_tokens[row] = request.num_computed_tokens
-        self._write_sampling(request, row)
-        self._updates.add(AddedRow(row, request.sampling_params, request.prompt_token_ids, request.output_token_ids))
+        prompt = request.prompt_bytes
+        self._token_rows[row][: len(prompt)] = prompt
+        if end > num_prompt_tokens:
+            self.token_ids[row, num_prompt_tokens:end] = request.output_token_ids
+        if request.prompt_embeds is not None:
+            self.req_prompt_embeds[row] = request.prompt_embeds
+            if self.is_token_ids is None:
+                self.is_token_ids = np.ones(self.token_ids.shape, dtype=np.bool_)
+        if self.is_token_ids is not None:
+            self.is_token_ids[row, :num_prompt_tokens] = request.prompt_embeds is None
+            self.is_token_ids[row, num_prompt_tokens:end] = True
+        rows = self.rows
+        rows.num_tokens_no_spec[row] = end
+        rows.num_prompt_tokens[row] = num_prompt_tokens
+        rows.num_computed_tokens[row] = request.num_computed_tokens
+        rows.num_accepted_tokens[row] = 1
+        rows.lora_id[row] = request.lora_id
+        if request.lora_id:
+            self.lora_requests.setdefault(request.lora_id, set()).add(req_id)
+        self.sampling.add(req_id, row, request.sampling_params, request.generator)
+        self._updates.add((row, request.sampling_params, request.prompt_token_ids, request.output_token_ids))
         if self.observer is not None:
-            self.observer(RowAdded(row, request.req_id, end, request.num_computed_tokens, request.block_ids))
+            block_ids = tuple(tuple(ids) for ids in request.block_ids)
+            self.observer(RowAdded(row, req_id, end, request.num_computed_tokens, block_ids))
         return row
-
-    def _write_sampling(self, request: CachedRequestState, row: int) -> None:
-        params = request.sampling_params
-        self.rows.temperature[row] = 0.0 if params.greedy else params.temperature
-        self.rows.top_p[row] = params.top_p
-        keeps_all = not 0 < params.top_k < self.vocab_size
-        self.rows.top_k[row] = self.vocab_size if keeps_all else params.top_k
-        if not params.greedy:
-            self.random_reqs.add(request.req_id)
-        if params.top_p < 1:
-            self.top_p_reqs.add(request.req_id)
-        if not keeps_all:
-            self.top_k_reqs.add(request.req_id)
-        if request.generator is not None:
-            self.generators[row] = request.generator
 
     def remove_request(self, req_id: str) -> int | None:
         """Make a request's row a hole; return the row, None if the request is not in the batch.
@@ -196,10 +239,15 @@ class InputBatch:
         del self.req_id_to_index[req_id]
         self._req_ids[row] = None
         self.req_output_token_ids[row] = None
+        self.spec_token_ids[row] = []
         self.block_table.clear_row(row)
-        self.generators.pop(row, None)
-        for members in (self.random_reqs, self.top_p_reqs, self.top_k_reqs):
-            members.discard(req_id)
+        self.req_prompt_embeds.pop(row, None)
+        self.sampling.remove(req_id, row)
+        if self.lora_requests and (lora_id := int(self.rows.lora_id[row])):
+            members = self.lora_requests[lora_id]
+            members.remove(req_id)
+            if not members:
+                del self.lora_requests[lora_id]
         if self.observer is not None:
             self.observer(RowRemoved(row, req_id))
         return row
@@ -222,22 +270,28 @@ class InputBatch:
             last -= 1
         del self._req_ids[self.num_reqs :]
         del self.req_output_token_ids[self.num_reqs :]
+        del self.spec_token_ids[self.num_reqs :]
 
     def _move_row(self, source: int, target: int) -> None:
         """Copy everything of row ``source`` into the hole ``target``."""
         req_id = self._req_ids[source]
         if req_id is None:
             raise IntegrityError(f"row {source} is a hole and cannot move")
-        num_tokens = int(self.rows.num_tokens_no_spec[source])
+        num_tokens = self.num_row_tokens(source)
         self._req_ids[source], self._req_ids[target] = None, req_id
-        self.req_output_token_ids[target] = self.req_output_token_ids[source]
-        self.req_output_token_ids[source] = None
+        outputs, drafts = self.req_output_token_ids, self.spec_token_ids
+        outputs[source], outputs[target] = outputs[target], outputs[source]
+        drafts[source], drafts[target] = drafts[target], drafts[source]
         self.req_id_to_index[req_id] = target
-        self.token_ids[target, :num_tokens] = self.token_ids[source, :num_tokens]
+        num_bytes = num_tokens * self.token_ids.itemsize
+        self._token_rows[target][:num_bytes] = self._token_rows[source][:num_bytes]
+        if self.is_token_ids is not None:
+            self.is_token_ids[target, :num_tokens] = self.is_token_ids[source, :num_tokens]
+            if source in self.req_prompt_embeds:
+                self.req_prompt_embeds[target] = self.req_prompt_embeds.pop(source)
         self.rows.move(source, target)
+        self.sampling.move(source, target)
         self.block_table.move_row(source, target)
-        if source in self.generators:
-            self.generators[target] = self.generators.pop(source)
         self._updates.move(source, target, MoveDirection.UNIDIRECTIONAL)
         if self.observer is not None:
             self.observer(RowMoved(source, target, req_id, num_tokens))
@@ -250,24 +304,29 @@ class InputBatch:
         IntegrityError
             If one of them is a hole.
         """
-        first_id, second_id = self._req_ids[first], self._req_ids[second]
+        req_ids = self._req_ids
+        first_id, second_id = req_ids[first], req_ids[second]
         if first_id is None or second_id is None:
             raise IntegrityError(f"rows {first} and {second} cannot be swapped: one is a hole")
         if first == second:
             return
-        pair, reverse = [first, second], [second, first]
-        self._req_ids[first], self._req_ids[second] = second_id, first_id
-        outputs = self.req_output_token_ids
+        outputs, drafts = self.req_output_token_ids, self.spec_token_ids
+        ends = self._ends[first] + len(drafts[first]), self._ends[second] + len(drafts[second])
+        num_tokens = max(ends)  # no further: rows are long
+        req_ids[first], req_ids[second] = second_id, first_id
         outputs[first], outputs[second] = outputs[second], outputs[first]
+        drafts[first], drafts[second] = drafts[second], drafts[first]
         self.req_id_to_index[first_id], self.req_id_to_index[second_id] = second, first
-        num_tokens = int(self.rows.num_tokens_no_spec[pair].max())  # no further: rows are long
-        self.token_ids[pair, :num_tokens] = self.token_ids[reverse, :num_tokens]
+        swap_prefix(self._token_rows, first, second, num_tokens * self.token_ids.itemsize)
+        if self.is_token_ids is not None:
+            swap_prefix(rows_as_bytes(self.is_token_ids), first, second, num_tokens)
+            embeds = {row: self.req_prompt_embeds.pop(row, None) for row in (first, second)}
+            for row, other in ((first, second), (second, first)):
+                if (prompt := embeds[other]) is not None:
+                    self.req_prompt_embeds[row] = prompt
         self.rows.swap(first, second)
+        self.sampling.swap(first, second)
         self.block_table.swap_row(first, second)
-        generators = {row: self.generators.pop(row, None) for row in pair}
-        for row, other in zip(pair, reverse, strict=True):
-            if (generator := generators[other]) is not None:
-                self.generators[row] = generator
         self._updates.move(first, second, MoveDirection.SWAP)
         if self.observer is not None:
             self.observer(RowsSwapped(first, second, first_id, second_id))
@@ -280,7 +339,23 @@ class InputBatch:
         self.block_table.append_row(block_ids, row)
         if self.observer is not None:
             for group, ids in enumerate(block_ids):
-                self.observer(BlocksAppended(row, req_id, group, ids))
+                self.observer(BlocksAppended(row, req_id, group, tuple(ids)))
+
+    def append_blocks_to_each(self, new_block_ids: Sequence[tuple[str, BlockIdLists]]) -> None:
+        """`append_blocks` for several requests; at once where each got one block, of the only group, unobserved."""
+        if self.observer is None and len(self.block_table) == 1:
+            try:
+                blocks = [block for _, ((block,),) in new_block_ids]
+            except ValueError:  # somebody got several, or none
+                pass
+            else:
+                rows = [self.req_id_to_index[req_id] for req_id, _ in new_block_ids]
+                self.block_table[0].append_each(np.array(blocks, dtype=np.int32), np.array(rows, dtype=np.int64))
+                return
+        for req_id, block_ids in new_block_ids:
+            self.block_table.check_room(block_ids, self.req_id_to_index[req_id])
+        for req_id, block_ids in new_block_ids:
+            self.append_blocks(req_id, block_ids)
 
     def append_token(self, row: int, token_id: int) -> None:
         """Write a sampled token at the end of a row, and into the request's output.
@@ -297,13 +372,25 @@ class InputBatch:
         if end >= self.token_ids.shape[1]:
             raise CapacityError(f"row {row} (request {req_id!r}) is full: {end} tokens")
         self.token_ids[row, end] = token_id
+        if self.is_token_ids is not None:
+            self.is_token_ids[row, end] = True
         self.rows.num_tokens_no_spec[row] = end + 1
         output.append(token_id)
         if self.observer is not None:
             self.observer(TokenAppended(row, req_id, token_id))
 
-    def append_token_to_each(self, token_ids: Sequence[int]) -> None:
-        """Write one sampled token at the end of every row, in row order; `append_token` for all at once, unobserved.
+    def append_token_to_each(self, token_ids: npt.NDArray[np.integer]) -> list[int]:
+        """Write one sampled token at the end of every row; `append_token` for all at once, unobserved.
+
+        Parameters
+        ----------
+        token_ids : ndarray of int, [num_reqs]
+            By row.
+
+        Returns
+        -------
+        list of int
+            The same.
 
         Raises
         ------
@@ -312,21 +399,51 @@ class InputBatch:
         """
         num_reqs = self.num_reqs
         ends = self.rows.num_tokens_no_spec[:num_reqs]
-        if num_reqs and ends.max() >= self.token_ids.shape[1]:
+        if num_reqs and ends.max() >= self.max_model_len:
             row = int(ends.argmax())
             raise CapacityError(f"row {row} (request {self._req_ids[row]!r}) is full: {ends[row]} tokens")
-        self.token_ids[np.arange(num_reqs), ends] = token_ids
+        if len(self._req_ids) != num_reqs:
+            raise IntegrityError("the batch has holes: condense it before tokens are appended")
+        self.token_ids[self._row_numbers[:num_reqs], ends] = token_ids
+        if self.is_token_ids is not None:
+            self.is_token_ids[self._row_numbers[:num_reqs], ends] = True
         ends += 1
-        for output, token_id in zip(self.req_output_token_ids, token_ids, strict=True):
-            if output is None:
-                raise IntegrityError("the batch has holes: condense it before tokens are appended")
-            output.append(token_id)
+        tokens: list[int] = token_ids.tolist()
+        outputs: list[list[int]] = self.req_output_token_ids  # type: ignore[assignment]  # no holes, so no None
+        collections.deque(map(list.append, outputs, tokens), maxlen=0)  # `append` for each pair, without a Python loop
+        return tokens
+
+    def set_drafts(self, req_id: str, draft_token_ids: Sequence[int]) -> None:
+        """Write a request's draft tokens behind its tokens, in place of those it had (``update_req_spec_token_ids``).
+
+        Raises
+        ------
+        CapacityError
+            If the row is too short for them; the old drafts are then still there.
+        """
+        row = self.req_id_to_index[req_id]
+        start = int(self.rows.num_tokens_no_spec[row])
+        end = start + len(draft_token_ids)
+        if end > self.max_model_len:
+            raise CapacityError(
+                f"row {row} (request {req_id!r}) holds {start} tokens and cannot take {len(draft_token_ids)} drafts: "
+                f"a row holds {self.max_model_len}"
+            )
+        self.spec_token_ids[row] = list(draft_token_ids)
+        self.token_ids[row, start:end] = draft_token_ids
+        if self.is_token_ids is not None:
+            self.is_token_ids[row, start:end] = True
 
     # --- what the step's consumers see --------------------------------------------------------------------
 
     def refresh_metadata(self) -> BatchUpdate | None:
-        """Close the step's changes: return them (None if there are none) and rebuild sampling metadata if so."""
+        """Close the step's changes: return them, None if there are none.
+
+        Logits processors hear of every step; sampling metadata are made anew only if something changed.
+        """
         update = self._updates.get_and_reset(self.num_reqs)
+        for processor in self.logits_processors:
+            processor.update_state(update)
         if update is not None:
             self.sampling_metadata = self._make_sampling_metadata()
             if self.observer is not None:
@@ -341,44 +458,48 @@ class InputBatch:
         return update
 
     def _make_sampling_metadata(self) -> SamplingMetadata:
-        n = self.num_reqs
-        if self.random_reqs:
-            self.rows.floats.copy_to_gpu()
-            self.rows.ints.copy_to_gpu()
-        return SamplingMetadata(
-            temperature=self.rows.device_view("temperature")[:n] if self.random_reqs else None,
-            top_p=self.rows.device_view("top_p")[:n] if self.top_p_reqs else None,
-            top_k=self.rows.device_view("top_k")[:n] if self.top_k_reqs else None,
-            generators=self.generators,
-        )
+        return self.sampling.make_metadata(self.req_ids, self.token_ids, self.req_output_token_ids)  # type: ignore[arg-type]
 
-    def check_integrity(self, held_block_ids: Mapping[str, BlockIdLists]) -> None:
-        """Prove that rows and the index are inverse, and that block-table rows begin with the blocks that are held.
+    def make_lora_inputs(
+        self, num_scheduled_tokens: npt.NDArray[np.integer], num_sampled_tokens: npt.NDArray[np.integer]
+    ) -> LoRAInputs:
+        """Spread each row's adapter over its tokens.
 
         Parameters
         ----------
-        held_block_ids : mapping of str to tuple of tuple of int
+        num_scheduled_tokens, num_sampled_tokens : ndarray of int, [num_reqs]
+            By row.
+        """
+        lora_ids = self.rows.lora_id[: self.num_reqs]
+        return LoRAInputs(
+            np.repeat(lora_ids, num_sampled_tokens),
+            np.repeat(lora_ids, num_scheduled_tokens),
+            frozenset(self.lora_requests),
+        )
+
+    def poison(self) -> None:
+        """Overwrite everything that is stale with `STALE`: nobody may look at it, so nothing may change."""
+        num_reqs = self.num_reqs
+        for row in range(self.max_num_reqs):
+            live = self.num_row_tokens(row) if row < num_reqs else 0
+            self.token_ids[row, live:] = STALE
+        self.rows.ints.np[:, num_reqs:] = STALE
+        self.rows.floats.np[:, num_reqs:] = STALE
+        for table in self.block_table:
+            table.poison()
+
+    def check_integrity(self, held_block_ids: Mapping[str, BlockIdLists]) -> None:
+        """Prove that rows, index, tokens, settings and block tables agree (`pagedlab.batch.integrity`).
+
+        Parameters
+        ----------
+        held_block_ids : mapping of str to sequence of sequences of int
             What the block pool's side says each request holds. A request that ended in this step is in its row until
             the next, but holds nothing.
 
         Raises
         ------
         IntegrityError
-            If they are not; the message names the request.
+            If they do not; the message names the request.
         """
-        if len(self._req_ids) != self.num_reqs:
-            raise IntegrityError(f"{self.num_reqs} requests in {len(self._req_ids)} rows: there are holes")
-        for req_id, row in self.req_id_to_index.items():
-            if self._req_ids[row] != req_id:
-                raise IntegrityError(f"request {req_id!r} should be in row {row}, which holds {self._req_ids[row]!r}")
-            for group, table in enumerate(self.block_table):
-                block_ids = tuple(table.row(row).tolist())
-                held = held_block_ids.get(req_id)
-                # A block that fell out of the window is null on the other side; the row still names it, unread.
-                if held is not None and (
-                    len(held[group]) != len(block_ids)
-                    or any(a not in (b, NULL_BLOCK_ID) for a, b in zip(held[group], block_ids, strict=True))
-                ):
-                    raise IntegrityError(f"request {req_id!r} holds blocks {held[group]}, but its row says {block_ids}")
-                if self.rows.num_computed_tokens[row] > len(block_ids) * table.block_size:
-                    raise IntegrityError(f"request {req_id!r} has computed more tokens than its blocks hold")
+        check_batch(self, held_block_ids)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagedlab.errors import IntegrityError
 from pagedlab.request import SamplingParams
@@ -32,18 +33,16 @@ class MoveDirection(enum.Enum):
     SWAP = "swap"
 
 
-@dataclass(frozen=True, slots=True)
-class AddedRow:
+class AddedRow(NamedTuple):
     """A request in a new row. ``output_token_ids`` is the live list, as in `CachedRequestState`."""
 
     row: int
     sampling_params: SamplingParams
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...] | None
     output_token_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class MovedRow:
+class MovedRow(NamedTuple):
     """Row ``source`` went to ``target`` and left nothing behind, or (SWAP) the two exchanged."""
 
     source: int
@@ -67,8 +66,8 @@ class BatchUpdateBuilder:
     def __init__(self) -> None:
         self._removed: list[int] = []
         self._removed_is_sorted = False
-        self._added: list[AddedRow] = []
-        self._moved: list[MovedRow] = []
+        self._added: list[tuple[int, SamplingParams, tuple[int, ...] | None, list[int]]] = []
+        self._moved: list[tuple[int, int, MoveDirection]] = []
 
     @property
     def num_holes(self) -> int:
@@ -87,11 +86,27 @@ class BatchUpdateBuilder:
             raise IntegrityError(f"row {row} is removed after holes were read: remove before you add or condense")
         self._removed.append(row)
 
-    def add(self, added: AddedRow) -> None:
+    def row_to_add(self, num_reqs: int) -> int:
+        """Return the row for a request that is to be added: the lowest hole, or behind the last row.
+
+        Raises
+        ------
+        IntegrityError
+            If rows have moved in this step: whoever follows applies moves after additions.
+        """
+        if self._moved:
+            raise IntegrityError("rows have moved in this step: add requests before that, or refresh_metadata first")
+        hole = self.peek_lowest_hole()
+        return num_reqs if hole is None else hole
+
+    def add(self, added: tuple[int, SamplingParams, tuple[int, ...] | None, list[int]]) -> None:
+        """Report a request (the fields of `AddedRow`) in the row of `row_to_add`; a hole is then none any more."""
+        if self._removed:
+            self._removed.pop()
         self._added.append(added)
 
     def move(self, source: int, target: int, direction: MoveDirection) -> None:
-        self._moved.append(MovedRow(source, target, direction))
+        self._moved.append((source, target, direction))
 
     def peek_lowest_hole(self) -> int | None:
         """Return the lowest hole, or None."""
@@ -113,7 +128,8 @@ class BatchUpdateBuilder:
         self._sort()
         update = None
         if self._removed or self._added or self._moved:
-            update = BatchUpdate(batch_size, tuple(self._removed), tuple(self._added), tuple(self._moved))
+            added, moved = tuple(map(AddedRow._make, self._added)), tuple(map(MovedRow._make, self._moved))
+            update = BatchUpdate(batch_size, tuple(self._removed), added, moved)
         self._removed, self._added, self._moved = [], [], []
         self._removed_is_sorted = False
         return update

@@ -132,6 +132,13 @@ class KVCacheGroup:
         blocks += new_blocks
         return new_blocks
 
+    def append_block_to_each(self, request_ids: Sequence[str]) -> list[KVCacheBlock]:
+        """Take one block for each of several requests; return them in the same order."""
+        new_blocks = self._pool.get_new_blocks(len(request_ids))
+        for request_id, block in zip(request_ids, new_blocks, strict=True):
+            self._blocks[request_id].append(block)
+        return new_blocks
+
     def skip(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Give up the blocks that fell out of the window, the highest index first; return them."""
         blocks = self._blocks.get(request_id, [])

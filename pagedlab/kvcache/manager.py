@@ -362,13 +362,18 @@ class KVCacheManager:
             self.observer(BlocksAllocated(request_id, group.index, block_ids, self.num_free_blocks))
         return block_ids
 
-    def append_block(self, request: Request) -> BlockIds:
-        """Give a decoding request the block that its next token begins (`is_uniform` managers only).
+    def append_block_to_each(self, requests: Sequence[Request]) -> tuple[tuple[str, BlockIds], ...]:
+        """Give decoding requests the blocks that their next tokens begin (`is_uniform` managers only, unobserved).
 
-        The caller knows what `allocate_slots` would find out: the last block is full, and there is a free one.
+        The caller knows what `allocate_slots` would find out of each, one after the other: its last block is full, and
+        there is a free one.
         """
         (group,) = self.groups
-        return (self._take(group, request.request_id, request.num_computed_tokens + 1),)
+        request_ids = [request.request_id for request in requests]
+        blocks = group.append_block_to_each(request_ids)
+        return tuple(
+            [(request_id, ((block.block_id,),)) for request_id, block in zip(request_ids, blocks, strict=True)]
+        )
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Hash the blocks that the first ``num_tokens`` tokens of a request fill."""

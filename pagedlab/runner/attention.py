@@ -14,13 +14,15 @@ CPU, at 0.25.1. What differs: rows whose queries are equally long are computed t
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows
 from torch import Tensor
+
+from pagedlab.runner.metadata import CommonAttentionMetadata
 
 
 class KVCache:
@@ -74,78 +76,92 @@ class QueryGroup:
 
     Attributes
     ----------
+    rows : Tensor, [rows] int64
+        Their rows in the batch.
     tokens : Tensor, [rows * query_len] int64
         Their places in the flat batch.
-    num_rows, query_len : int
+    query_len : int
+    places : Tensor, [rows, longest seq_len] int64
+        Positions 0, 1, 2 ... of each row's tokens; behind its own length its last one again, which is then masked.
     slots : Tensor, [rows, longest seq_len] int64
-        Where the keys of each row are; behind a row's own length they belong to others and are masked.
+        Where the keys of these tokens are.
     mask : Tensor, [rows, 1, query_len, longest seq_len] bool
         True where a query may look: at its own position and before.
     """
 
+    rows: Tensor
     tokens: Tensor
-    num_rows: int
     query_len: int
+    places: Tensor
     slots: Tensor
     mask: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMetadata:
-    """What attention needs to know of one step, built once and used by every layer.
+    """What this backend needs to know of one step, built once and used by every layer of a group.
 
     Attributes
     ----------
     written_tokens : Tensor or None
         Places in the flat batch whose K and V are stored; None means all of them (there is no PAD).
     slot_mapping : Tensor, [written tokens] int64
-    groups : tuple of QueryGroup
+    query_groups : tuple of QueryGroup
     """
 
     written_tokens: Tensor | None
     slot_mapping: Tensor
-    groups: tuple[QueryGroup, ...]
+    query_groups: tuple[QueryGroup, ...]
 
-    @classmethod
-    def build(
-        cls,
-        cache: KVCache,
-        query_start_loc: npt.NDArray[np.int32],
-        seq_lens: npt.NDArray[np.int32],
-        positions: Tensor,
-        block_table: Tensor,
-        slot_mapping: Tensor,
-    ) -> AttentionMetadata:
-        """Group the rows of a step by query length.
 
-        Parameters
-        ----------
-        cache : KVCache
-        query_start_loc : ndarray of int32, [num_reqs + 1]
-        seq_lens : ndarray of int32, [num_reqs]
-            Tokens of each request after this step.
-        positions : Tensor, [num_tokens] int64
-        block_table : Tensor, [num_reqs, columns] int32
-        slot_mapping : Tensor, [num_tokens] int64
-            May hold PAD, which is never written.
-        """
-        device = positions.device
+class TorchMetadataBuilder:
+    """Builds `AttentionMetadata` for one KV cache (`pagedlab.runner.metadata.AttentionMetadataBuilder`)."""
+
+    supports_update_block_table = True
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+
+    def build(self, common: CommonAttentionMetadata) -> AttentionMetadata:
+        """Group the live rows of a step by query length."""
+        device = common.positions.device
+        query_start_loc = common.query_start_loc_cpu[: common.num_reqs + 1]
+        seq_lens = common.seq_lens_cpu[: common.num_reqs]
         query_lens = np.diff(query_start_loc)
         groups = []
         for query_len in np.unique(query_lens[query_lens > 0]).tolist():
             rows = np.flatnonzero(query_lens == query_len)
-            places = query_start_loc[rows][:, None] + np.arange(query_len)
-            tokens = torch.from_numpy(places.reshape(-1).astype(np.int64)).to(device)
-            longest = int(seq_lens[rows].max())
-            num_blocks = -(-longest // cache.block_size)
-            slots = cache.slots(block_table[torch.from_numpy(rows).to(device), :num_blocks])[:, :longest]
-            query_positions = positions[tokens].view(len(rows), 1, query_len, 1)
-            mask = torch.arange(longest, device=device) <= query_positions
-            groups.append(QueryGroup(tokens, len(rows), query_len, slots, mask))
-        live = slot_mapping >= 0
-        if bool(live.all()):
-            return cls(None, slot_mapping, tuple(groups))
-        return cls(live.nonzero().squeeze(1), slot_mapping[live], tuple(groups))
+            in_batch = query_start_loc[rows][:, None] + np.arange(query_len)
+            tokens = torch.from_numpy(in_batch.reshape(-1).astype(np.int64)).to(device)
+            positions = np.arange(seq_lens[rows].max())
+            query_positions = common.positions[tokens].view(len(rows), 1, query_len, 1)
+            mask = torch.from_numpy(positions).to(device) <= query_positions
+            # What lies behind a row's own tokens is somebody else's, or nobody's: it is not even looked at.
+            places = torch.from_numpy(np.minimum(positions, seq_lens[rows][:, None].astype(np.int64) - 1)).to(device)
+            rows_on_device = torch.from_numpy(rows).to(device)
+            slots = self._slots(common.block_table, rows_on_device, places)
+            groups.append(QueryGroup(rows_on_device, tokens, query_len, places, slots, mask))
+        return AttentionMetadata(*_written(common.slot_mapping), tuple(groups))
+
+    def update_block_table(self, metadata: AttentionMetadata, common: CommonAttentionMetadata) -> AttentionMetadata:
+        """Keep who asks and what may be seen; keys are found through another table."""
+        groups = tuple(
+            dataclasses.replace(group, slots=self._slots(common.block_table, group.rows, group.places))
+            for group in metadata.query_groups
+        )
+        return AttentionMetadata(*_written(common.slot_mapping), groups)
+
+    def _slots(self, block_table: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+        block_ids = block_table[rows[:, None], places // self._cache.block_size].long()
+        return block_ids * self._cache.block_size + places % self._cache.block_size
+
+
+def _written(slot_mapping: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the places of the tokens that are stored, None for all, and their slots."""
+    live = slot_mapping >= 0
+    if bool(live.all()):
+        return None, slot_mapping
+    return live.nonzero().squeeze(1), slot_mapping[live]
 
 
 class PagedAttention:
@@ -174,9 +190,9 @@ class PagedAttention:
         else:
             self._cache.write(layer, self._metadata.slot_mapping, key, value)
         output = torch.zeros_like(query)
-        for group in self._metadata.groups:
+        for group in self._metadata.query_groups:
             keys, values = self._cache.read(layer, group.slots)  # [rows, seq, num_kv_heads, head_dim]
-            queries = query[group.tokens].view(group.num_rows, group.query_len, *query.shape[1:])
+            queries = query[group.tokens].view(len(group.rows), group.query_len, *query.shape[1:])
             attended = F.scaled_dot_product_attention(
                 queries.transpose(1, 2),
                 keys.transpose(1, 2),
@@ -186,3 +202,18 @@ class PagedAttention:
             )
             output[group.tokens] = attended.transpose(1, 2).reshape(-1, *query.shape[1:])
         return output
+
+
+class TorchAttentionBackend:
+    """The backend on a CPU; it runs on a GPU too, and in float64."""
+
+    name = "torch"
+    captures_graphs = False
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+        self.builder = TorchMetadataBuilder(cache)
+
+    def attention(self, metadata: AttentionMetadata) -> PagedAttention:
+        """Return the attention of one step."""
+        return PagedAttention(self._cache, metadata)

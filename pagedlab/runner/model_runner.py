@@ -13,89 +13,49 @@ The flat batch of three rows that compute 1, 1 and 4 tokens:
     discard          -  -  yes if row 2 has more of its prompt to come
 
 vLLM counterpart: ``vllm/v1/worker/gpu_model_runner.py`` (``GPUModelRunner._update_states``, ``._prepare_inputs``,
-``.execute_model``) at 0.25.1. What differs: drafts, CUDA graphs and padding are not here yet.
+``._build_attention_metadata``, ``.execute_model``) at 0.25.1. What differs: CUDA graphs and drafts in the forward pass
+are not here yet; a step in which everybody decodes takes a short way through the same work.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagedlab.batch import CachedRequestState, CpuGpuBuffer, InputBatch, SamplingMetadata
-from pagedlab.events import ForwardFinished, InputsPrepared, Observer, TokenSampled
+from pagedlab.batch import (
+    CachedRequestState,
+    ContextParallel,
+    Fence,
+    InputBatch,
+    builtin_logits_processors,
+)
+from pagedlab.config import require_int
+from pagedlab.events import ForwardFinished, Observer, TokenSampled
 from pagedlab.kernels import backend
+from pagedlab.kvcache import EncoderOnlySpec, KVCacheSpec
 from pagedlab.kvcache.manager import BlockIds
 from pagedlab.model.decoder import Decoder
-from pagedlab.runner.attention import AttentionMetadata, KVCache, PagedAttention
+from pagedlab.runner.attention import KVCache
+from pagedlab.runner.backends import make_attention_backend, triton_takes
+from pagedlab.runner.cuda_graphs import DecodeGraphs
+from pagedlab.runner.inputs import InputBuffers, ModelInputs
+from pagedlab.runner.metadata import CommonAttentionMetadata, build_group_metadata, pad_to_capture_size, table_spec
 from pagedlab.runner.reorder import regions, swaps_to_sort
-from pagedlab.runner.sampler import sample, skip_draws
-from pagedlab.scheduling.output import NewRequestData, SchedulerOutput
-
-ONE_THREAD_PARAMETERS = 20_000_000
-"""Models below this size run on one CPU thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInputs:
-    """Everything one forward pass needs. Tensors are views of persistent buffers, valid until the next `prepare`.
-
-    Attributes
-    ----------
-    req_ids : tuple of str
-        Requests in batch order, which is not the scheduling order.
-    input_ids : Tensor, [num_tokens] int32
-    positions : Tensor, [num_tokens] int64
-    query_start_loc : ndarray, [num_reqs + 1] int32
-    seq_lens : ndarray, [num_reqs] int32
-        Tokens of each request after this step.
-    logits_indices : ndarray, [num_reqs] int32
-    discard : ndarray, [num_reqs] bool
-        True for a partial prefill: what is sampled for it is dropped.
-    block_table : Tensor, [num_reqs, columns] int32
-        On the device, of the group that the model's layers are in.
-    slot_mapping : Tensor, [num_tokens] int64
-        Where each token's K and V go, in the same group.
-    sampling : SamplingMetadata
-    """
-
-    req_ids: tuple[str, ...]
-    input_ids: torch.Tensor
-    positions: torch.Tensor
-    query_start_loc: npt.NDArray[np.int32]
-    seq_lens: npt.NDArray[np.int32]
-    logits_indices: npt.NDArray[np.int32]
-    discard: npt.NDArray[np.bool_]
-    block_table: torch.Tensor
-    slot_mapping: torch.Tensor
-    sampling: SamplingMetadata
-
-    def to_event(self) -> InputsPrepared:
-        """Return the same numbers as an event."""
-        arrays = (
-            self.input_ids,
-            self.positions,
-            self.query_start_loc,
-            self.seq_lens,
-            self.logits_indices,
-            self.discard,
-        )
-        return InputsPrepared(self.req_ids, *(tuple(array.tolist()) for array in arrays))
-
-
-@dataclass(frozen=True, slots=True)
-class _SteadyRows:
-    """Where the requests of the scheduler's last output are, in its order; valid while it sends the same tuple."""
-
-    req_ids: tuple[str, ...]
-    rows: npt.NDArray[np.int64]
-    states: list[CachedRequestState]
+from pagedlab.runner.sampler import sample, skip_draws, token_logprobs
+from pagedlab.runner.steady import SteadyRows
+from pagedlab.runner.threads import ONE_THREAD_PARAMETERS, one_thread
+from pagedlab.scheduling.output import (
+    ModelRunnerOutput,
+    NewRequestData,
+    OneTokenEach,
+    SchedulerOutput,
+    TokenLogprobs,
+)
 
 
 class GPUModelRunner:
@@ -107,12 +67,23 @@ class GPUModelRunner:
         On the device it is to run on.
     max_num_reqs, max_model_len, max_num_batched_tokens, num_blocks : int
         Sizes; all memory is taken here, once.
-    block_sizes : tuple of int
-        Tokens in a block, per KV cache group. The model's layers are in the first group.
+    specs : sequence of KVCacheSpec
+        One per KV cache group. The model's layers are in the first, which must have slots.
     decode_threshold : int or None
         The largest query length that counts as a decode when rows are put in order, decodes first; None: no order.
     slot_mapping_backend : {"numpy", "triton"} or None
         None: Triton on a GPU, NumPy elsewhere, since the interpreter is slow.
+    commit_mode : {"changed", "full"}
+        What of the block tables is sent to the device in each step; they end up the same.
+    attention_backend : {"torch", "triton"} or None
+        None: Triton on a GPU where its kernels take the model's dtype and head size, torch elsewhere.
+    capture_sizes : sequence of int
+        Token counts that batches are padded to; none: no padding. On a GPU with Triton attention, batches of decodes
+        are then replayed as CUDA graphs.
+    context_parallel : ContextParallel, optional
+        This rank's part of the tokens in full-attention groups; other groups are kept whole on every rank.
+    poison : bool
+        Overwrite everything stale before each step, to prove that nobody looks at it.
     """
 
     def __init__(
@@ -123,9 +94,14 @@ class GPUModelRunner:
         max_model_len: int,
         max_num_batched_tokens: int,
         num_blocks: int,
-        block_sizes: tuple[int, ...],
+        specs: Sequence[KVCacheSpec],
         decode_threshold: int | None = None,
         slot_mapping_backend: str | None = None,
+        commit_mode: str = "changed",
+        attention_backend: str | None = None,
+        capture_sizes: Sequence[int] = (),
+        context_parallel: ContextParallel | None = None,
+        poison: bool = False,
     ) -> None:
         parameter = next(model.parameters())
         device, config = parameter.device, model.config
@@ -133,45 +109,71 @@ class GPUModelRunner:
         self.device = device
         self.observer: Observer | None = None
         self.decode_threshold = decode_threshold
+        for size in capture_sizes:
+            require_int("a capture size", size, 1, max_num_batched_tokens)
+        self.capture_sizes = tuple(sorted(capture_sizes))
         self.requests: dict[str, CachedRequestState] = {}
-        self._make_batch = functools.partial(
-            InputBatch, max_num_reqs, max_model_len, max_num_batched_tokens, config.vocab_size, block_sizes, device
+        self._specs = tuple(specs)
+        self._make_batch: Callable[[], InputBatch] = lambda: InputBatch(
+            max_num_reqs,
+            max_model_len,
+            max_num_batched_tokens,
+            config.vocab_size,
+            [table_spec(spec, context_parallel or ContextParallel()) for spec in specs],
+            device,
+            logits_processors=builtin_logits_processors(device, config.eos_token_id),
+            commit_mode=commit_mode,
         )
         self.input_batch = self._make_batch()
         self.kv_cache = KVCache(
             config.num_hidden_layers,
             num_blocks,
-            block_sizes[0],
+            self.input_batch.block_table[0].block_size,
             config.num_key_value_heads,
             config.head_dim,
             parameter.dtype,
             device,
         )
         on_gpu = device.type == "cuda" and backend().name == "cuda"
+        if attention_backend is None:
+            attention_backend = "triton" if on_gpu and triton_takes(parameter.dtype, config.head_dim) else "torch"
+        self.attention_backend = make_attention_backend(attention_backend, self.kv_cache)
+        self._graphs = self._new_graphs()
         self.slot_mapping_backend = slot_mapping_backend or ("triton" if on_gpu else "numpy")
         self._is_small = sum(p.numel() for p in model.parameters()) < ONE_THREAD_PARAMETERS
-        self._steady_rows: _SteadyRows | None = None
-        self._input_ids = CpuGpuBuffer((max_num_batched_tokens,), torch.int32, device)
-        self._positions = CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
-        self._query_start_loc = CpuGpuBuffer((max_num_reqs + 1,), torch.int32, device)
+        self._steady_rows: SteadyRows | None = None
+        self._poison = poison
+        self._sent = Fence(device)  # what the device has been sent: host arrays may be written again when it is there
+        self._buffers = InputBuffers(max_num_reqs, max_num_batched_tokens, device)
+        self._table_views: tuple[tuple[int, int], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+
+    @property
+    def captured_graphs(self) -> tuple[int, ...]:
+        """The batch sizes for which there is a CUDA graph by now."""
+        return () if self._graphs is None else self._graphs.captured
+
+    def _new_graphs(self) -> DecodeGraphs | None:
+        if self.device.type != "cuda" or not self.attention_backend.captures_graphs or not self.capture_sizes:
+            return None
+        return DecodeGraphs(self._forward_decodes, self.capture_sizes)
 
     # --- beat 2: prepare --------------------------------------------------------------------------------
 
     def prepare(self, output: SchedulerOutput) -> ModelInputs | None:
         """Bring the batch up to date and build the inputs of the forward pass; None if nothing is scheduled."""
-        with self._threads():
-            self.update_states(output)
-            return self.prepare_inputs(output) if output.scheduled else None
+        self._sent.wait()
+        self.update_states(output)
+        if self._poison:
+            self.input_batch.poison()
+            self._buffers.poison()
+        inputs = self.prepare_inputs(output) if output.scheduled else None
+        self._sent.record()
+        return inputs
 
     def update_states(self, output: SchedulerOutput) -> None:
         """Change the persistent batch where this step differs from the last, in vLLM's order."""
-        steady = self._steady_rows
-        if (
-            steady is not None
-            and steady.req_ids is output.scheduled_cached_reqs.req_ids
-            and not (output.scheduled_new_reqs or output.finished_req_ids)
-        ):
-            self._update_steady_rows(steady, output)
+        if self._steady_rows is not None and self._steady_rows.goes_on(output):
+            self._update_steady_rows(self._steady_rows, output)
             return
         self._steady_rows = None
         batch = self.input_batch
@@ -192,7 +194,7 @@ class GPUModelRunner:
             state.num_computed_tokens = num_computed_tokens
             blocks = new_block_ids.get(req_id)
             if req_id in cached.resumed_req_ids:
-                state.block_ids = blocks or state.block_ids
+                state.replace_block_ids(blocks or state.block_ids)
             elif blocks is not None:
                 state.extend_block_ids(blocks)
             row = batch.req_id_to_index.get(req_id)
@@ -208,26 +210,23 @@ class GPUModelRunner:
         self._reorder(output)
         batch.refresh_metadata()
         if not to_add:
-            self._steady_rows = self._remember_rows(output)
+            self._steady_rows = SteadyRows.of(cached, batch.req_id_to_index)
 
-    def _remember_rows(self, output: SchedulerOutput) -> _SteadyRows:
-        """Keep what stays the same as long as the scheduler sends the same requests, one token each."""
-        req_ids = output.scheduled_cached_reqs.req_ids
-        rows = np.array([self.input_batch.req_id_to_index[req_id] for req_id in req_ids], dtype=np.int64)
-        return _SteadyRows(req_ids, rows, [self.requests[req_id] for req_id in req_ids])
+    def _update_steady_rows(self, steady: SteadyRows, output: SchedulerOutput) -> None:
+        """Do `update_states` for a batch in which nobody comes, goes or moves: counters and new blocks are all.
 
-    def _update_steady_rows(self, steady: _SteadyRows, output: SchedulerOutput) -> None:
-        """Do `update_states` for a batch in which nobody comes, goes or moves: counters and new blocks are all."""
-        cached = output.scheduled_cached_reqs
-        self.input_batch.rows.num_computed_tokens[steady.rows] = cached.num_computed_tokens
-        for state, num_computed_tokens in zip(steady.states, cached.num_computed_tokens, strict=True):
-            state.num_computed_tokens = num_computed_tokens
+        The states' own ``num_computed_tokens`` are left behind: they are read when a request is added to the batch, and
+        written before that.
+        """
+        cached, batch = output.scheduled_cached_reqs, self.input_batch
+        batch.rows.num_computed_tokens[: batch.num_reqs] = steady.num_computed_tokens(cached)
         for req_id, blocks in cached.new_block_ids:
-            self.requests[req_id].extend_block_ids(blocks)
-            self.input_batch.append_blocks(req_id, blocks)
+            for held, new in zip(self.requests[req_id].block_ids, blocks, strict=True):
+                held += new
+        batch.append_blocks_to_each(cached.new_block_ids)
         if self._reorder(output):
-            self._steady_rows = self._remember_rows(output)
-        self.input_batch.refresh_metadata()
+            self._steady_rows = SteadyRows.of(cached, batch.req_id_to_index)
+        batch.refresh_metadata()
 
     def _reorder(self, output: SchedulerOutput) -> bool:
         """Put decodes first, if the attention kernel wants it; return whether a row moved."""
@@ -256,6 +255,7 @@ class GPUModelRunner:
             data.num_computed_tokens,
             list(data.output_token_ids),
             self._generator(data),
+            lora_id=data.lora_id,
         )
         self.requests[data.request_id] = state
         return state
@@ -272,99 +272,130 @@ class GPUModelRunner:
     def reset(self) -> None:
         """Forget every request and row, as after a step that failed. KV memory stays as it is."""
         self.requests.clear()
-        self._steady_rows = None
+        self._steady_rows = self._table_views = None
         observer = self.observer
         self.input_batch = self._make_batch()
+        self._graphs = self._new_graphs()  # the old ones read the old batch's block table
         self.set_observer(observer)
 
     def prepare_inputs(self, output: SchedulerOutput) -> ModelInputs:
-        """Read the flat batch of this step's tokens out of the rows."""
-        batch = self.input_batch
+        """Read the flat batch of this step's tokens out of the rows, and bring it to the device."""
+        batch, buffers = self.input_batch, self._buffers
         num_reqs, num_tokens = batch.num_reqs, output.total_num_scheduled_tokens
         batch.block_table.commit(num_reqs)  # first of all: the copy can run while the rest is prepared
 
         req_ids = tuple(batch.req_ids)
         query_lens = self._query_lens(req_ids, output)
-        query_start_loc = self._query_start_loc.np
-        query_start_loc[0] = 0
-        np.cumsum(query_lens, out=query_start_loc[1 : num_reqs + 1])
-        query_start_loc[num_reqs + 1 :] = num_tokens  # non-decreasing to the end, so that padded rows are empty
-
-        rows = np.repeat(np.arange(num_reqs), query_lens)  # the row of each token
-        within = np.arange(num_tokens) - query_start_loc[rows]  # 0, 1, 2 ... in each row
-        computed = batch.rows.num_computed_tokens[:num_reqs]
-        positions = self._positions.np[:num_tokens]
-        np.add(computed[rows], within, out=positions)
-        self._input_ids.np[:num_tokens] = batch.token_ids[rows, positions]
-
-        seq_lens = computed + query_lens
-        discard = seq_lens < batch.rows.num_tokens_no_spec[:num_reqs]
-        logits_indices = query_start_loc[1 : num_reqs + 1] - 1
-        query_start_loc_used = query_start_loc[: num_reqs + 1].copy()
-
-        input_ids_gpu = self._input_ids.copy_to_gpu(num_tokens)
-        positions_gpu = self._positions.copy_to_gpu(num_tokens)
-        self._query_start_loc.copy_to_gpu()
+        buffers.fill(batch, query_lens, num_tokens)
+        max_query_len = 1 if num_tokens == num_reqs else int(query_lens.max())
+        num_reqs_padded, num_tokens_padded = self._padded(num_reqs, num_tokens, max_query_len)
+        buffers.send(num_tokens, num_tokens_padded)
         for table in batch.block_table:
             table.compute_slot_mapping(
-                num_reqs, self._query_start_loc, self._positions, backend=self.slot_mapping_backend
+                num_reqs, buffers.query_start_loc, buffers.positions, backend=self.slot_mapping_backend
             )
-        table = batch.block_table[0]
+
+        query_start_loc = buffers.query_start_loc.np[: num_reqs_padded + 1].copy()
+        seq_lens = buffers.seq_lens.np[:num_reqs_padded].copy()
+        on_device = buffers.views(num_reqs_padded, num_tokens_padded)
+        _, _, input_ids, positions = (
+            buffers.views(num_reqs, num_tokens) if num_tokens_padded > num_tokens else on_device
+        )
         inputs = ModelInputs(
             req_ids,
-            input_ids_gpu,
-            positions_gpu,
-            query_start_loc_used,
-            seq_lens,
-            logits_indices,
-            discard,
-            table.device_tensor(num_reqs),
-            table.slot_mapping.gpu[:num_tokens],
+            input_ids,
+            positions,
+            query_start_loc[: num_reqs + 1],
+            seq_lens[:num_reqs],
+            query_start_loc[1 : num_reqs + 1] - 1,
+            seq_lens[:num_reqs] < batch.rows.num_tokens_no_spec[:num_reqs],
             batch.sampling_metadata,
+            self._attention_inputs(num_reqs, num_tokens, query_start_loc, seq_lens, max_query_len, on_device),
         )
         if self.observer is not None:
             self.observer(inputs.to_event())
         return inputs
 
+    def _padded(self, num_reqs: int, num_tokens: int, max_query_len: int) -> tuple[int, int]:
+        """Return the rows and tokens of the forward pass; in a batch of decodes a padded token has a row of its own."""
+        num_tokens_padded = pad_to_capture_size(num_tokens, self.capture_sizes)
+        if max_query_len == 1 and num_tokens_padded <= self.input_batch.max_num_reqs:
+            return num_tokens_padded, num_tokens_padded
+        return num_reqs, num_tokens_padded
+
+    def _attention_inputs(
+        self,
+        num_reqs: int,
+        num_tokens: int,
+        query_start_loc: npt.NDArray[np.int32],
+        seq_lens: npt.NDArray[np.int32],
+        max_query_len: int,
+        on_device: tuple[torch.Tensor, ...],
+    ) -> tuple[CommonAttentionMetadata, ...]:
+        """Return what attention is told, per group: the groups differ in block table and slots only."""
+        query_start_loc_gpu, seq_lens_gpu, _, positions = on_device
+        tables = self._tables_on_device(num_reqs, len(seq_lens), len(positions))
+        first = CommonAttentionMetadata(
+            query_start_loc_gpu,
+            query_start_loc,
+            seq_lens_gpu,
+            seq_lens,
+            num_reqs,
+            num_tokens,
+            max_query_len,
+            positions,
+            *tables[0],
+        )
+        return (first, *(first.for_group(*table) for table in tables[1:]))
+
+    def _tables_on_device(
+        self, num_reqs: int, num_reqs_padded: int, num_tokens: int
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return each group's block table and slots; padded rows name the null block (vLLM: ``_get_block_table``)."""
+        tables = self.input_batch.block_table
+        if num_reqs_padded > num_reqs:
+            for block_table in tables:
+                block_table.pad_rows(num_reqs, num_reqs_padded)
+        if self._table_views is None or self._table_views[0] != (num_reqs_padded, num_tokens):
+            views = [(table.device_tensor(num_reqs_padded), table.slot_mapping.gpu[:num_tokens]) for table in tables]
+            for group, spec in enumerate(self._specs):
+                if isinstance(spec, EncoderOnlySpec):  # keeps nothing: kernels are given something to look at
+                    table, slots = views[group]
+                    views[group] = torch.zeros_like(table[:, :1]), torch.zeros_like(slots)
+            self._table_views = ((num_reqs_padded, num_tokens), views)
+        return self._table_views[1]
+
     @staticmethod
     def _query_lens(req_ids: Sequence[str], output: SchedulerOutput) -> npt.NDArray[np.int32]:
         """Return each row's number of tokens in this step, ``[num_reqs]``."""
         if output.total_num_scheduled_tokens == len(req_ids):
-            return np.ones(len(req_ids), dtype=np.int32)
+            return _ones(len(req_ids))
         scheduled = output.num_scheduled_tokens
         return np.array([scheduled[req_id] for req_id in req_ids], dtype=np.int32)
 
     # --- beat 3: execute --------------------------------------------------------------------------------
 
-    def execute(self, inputs: ModelInputs | None) -> dict[str, tuple[int, ...]]:
+    def execute(self, inputs: ModelInputs | None) -> ModelRunnerOutput:
         """Run the model once over all tokens and sample.
 
         Returns
         -------
-        dict of str to tuple of int
+        ModelRunnerOutput
             The new tokens of each request, in batch order: one, or none for a partial prefill.
         """
         if inputs is None:
-            return {}
-        with torch.inference_mode(), self._threads():
+            return ModelRunnerOutput({})
+        with torch.inference_mode(), one_thread(self.device.type == "cpu" and self._is_small):
             logits = self._forward(inputs)
-            sampled = self._sample(inputs, logits)
-        return self.take_in(inputs, sampled)
+            sampled, logprobs = self._sample(inputs, logits)
+        return ModelRunnerOutput(self.take_in(inputs, sampled), logprobs)
 
     def _forward(self, inputs: ModelInputs) -> torch.Tensor:
         started = time.perf_counter()
-        metadata = AttentionMetadata.build(
-            self.kv_cache,
-            inputs.query_start_loc,
-            inputs.seq_lens,
-            inputs.positions,
-            inputs.block_table,
-            inputs.slot_mapping,
-        )
-        attention = PagedAttention(self.kv_cache, metadata)
-        last = torch.from_numpy(inputs.logits_indices).to(self.device)
-        hidden = self.model(inputs.input_ids, inputs.positions, attention)  # [num_tokens, hidden_size]
-        logits: torch.Tensor = self.model.compute_logits(hidden[last])  # [num_reqs, vocab_size]
+        if self._graphs is not None and inputs.is_all_decodes and self._graphs.has(inputs.num_reqs_padded):
+            logits = self._graphs.replay(inputs.num_reqs_padded)[: len(inputs.req_ids)]
+        else:
+            logits = self._forward_eagerly(inputs)
         if self.observer is not None:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -372,32 +403,48 @@ class GPUModelRunner:
             self.observer(ForwardFinished(len(inputs.input_ids), len(inputs.req_ids), seconds))
         return logits
 
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Use one CPU thread for a small model: its work is so short that waiting for a second one costs more."""
-        before = torch.get_num_threads()
-        if self.device.type != "cpu" or not self._is_small or before == 1:
-            yield
-            return
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    def _forward_eagerly(self, inputs: ModelInputs) -> torch.Tensor:
+        """Return logits ``[num_reqs, vocab_size]``."""
+        backend = self.attention_backend
+        metadata, *_ = build_group_metadata(
+            [(spec, backend.builder, common) for spec, common in zip(self._specs, inputs.attention, strict=True)]
+        )
+        last = torch.from_numpy(inputs.logits_indices).to(self.device)
+        hidden = self.model(
+            inputs.input_ids, inputs.positions, backend.attention(metadata)
+        )  # [num_tokens, hidden_size]
+        logits: torch.Tensor = self.model.compute_logits(hidden[last])
+        return logits
 
-    def _sample(self, inputs: ModelInputs, logits: torch.Tensor) -> list[int]:
-        sampled: list[int] = sample(logits, inputs.sampling, inputs.discard).tolist()
+    def _forward_decodes(self, num_reqs: int) -> torch.Tensor:
+        """Return logits of a batch of decodes, padded, from what the persistent buffers hold: what a graph records."""
+        input_ids, common = self._buffers.decodes(num_reqs, self.input_batch.block_table[0])
+        attention = self.attention_backend.attention(self.attention_backend.builder.build(common))
+        logits: torch.Tensor = self.model.compute_logits(self.model(input_ids, common.positions, attention))
+        return logits
+
+    def _sample(
+        self, inputs: ModelInputs, logits: torch.Tensor
+    ) -> tuple[npt.NDArray[np.int64], dict[str, tuple[TokenLogprobs, ...]]]:
+        """Return a token for each row, and for the requests that want to know, how likely it was."""
+        token_ids = sample(logits, inputs.sampling, inputs.discard)
+        by_row = token_logprobs(logits, token_ids, inputs.sampling, inputs.discard)
+        logprobs: dict[str, tuple[TokenLogprobs, ...]]
+        logprobs = {inputs.req_ids[row]: (record,) for row, record in by_row.items()}
+        sampled: npt.NDArray[np.int64] = token_ids.cpu().numpy()
         if self.observer is not None:
-            for row, (req_id, token_id) in enumerate(zip(inputs.req_ids, sampled, strict=True)):
+            for row, (req_id, token_id) in enumerate(zip(inputs.req_ids, sampled.tolist(), strict=True)):
                 self.observer(TokenSampled(row, req_id, token_id, bool(inputs.discard[row])))
-        return sampled
+        return sampled, logprobs
 
-    def take_in(self, inputs: ModelInputs, sampled: list[int]) -> dict[str, tuple[int, ...]]:
-        """Write sampled tokens into their rows: `bookkeep`, or the same for all rows at once where none is special."""
+    def take_in(self, inputs: ModelInputs, sampled: npt.NDArray[np.integer]) -> Mapping[str, tuple[int, ...]]:
+        """Write sampled tokens into their rows: `bookkeep`, or the same for all rows at once where none is special.
+
+        ``sampled`` is ``[num_reqs]`` int.
+        """
         if self.observer is not None or inputs.discard.any():
-            return self.bookkeep(inputs, sampled)
-        self.input_batch.append_token_to_each(sampled)
-        return dict(zip(inputs.req_ids, zip(sampled, strict=True), strict=True))
+            return self.bookkeep(inputs, sampled.tolist())
+        return OneTokenEach(inputs.req_ids, self.input_batch.append_token_to_each(sampled))
 
     def bookkeep(self, inputs: ModelInputs, sampled: list[int]) -> dict[str, tuple[int, ...]]:
         """Write the sampled tokens into their rows; drop those of partial prefills.
@@ -410,7 +457,7 @@ class GPUModelRunner:
         Returns
         -------
         dict of str to tuple of int
-            As `execute`.
+            New tokens by request, in batch order.
         """
         tokens: dict[str, tuple[int, ...]] = {}
         for row, (req_id, token_id) in enumerate(zip(inputs.req_ids, sampled, strict=True)):
@@ -437,3 +484,10 @@ class GPUModelRunner:
             If not; the message names the request.
         """
         self.input_batch.check_integrity(held_block_ids)
+
+
+@functools.lru_cache(maxsize=1)
+def _ones(length: int) -> npt.NDArray[np.int32]:
+    ones = np.ones(length, dtype=np.int32)
+    ones.flags.writeable = False
+    return ones

@@ -286,10 +286,19 @@ def inputs_prepared(inputs: InputsPrepared, grants: Mapping[str, range]) -> Capt
 
 def table_committed(event: BlockTableCommitted) -> Caption:
     """Say what of the block table is sent."""
-    rows = event.num_rows
+    if event.mode == "full":
+        what = counted(event.num_rows, "row")
+        one = event.num_rows == 1
+    else:
+        num_cells = sum(len(entries) for _, _, entries in event.changed)
+        if num_cells == 0:
+            return (
+                "Nothing in the block table has changed, so nothing of it is sent.",
+                "The device has what kernels will read: which blocks hold a request's tokens.",
+            )
+        what, one = counted(num_cells, "changed cell"), num_cells == 1
     return (
-        f"{counted(rows, 'row')} of the block table {'goes' if rows == 1 else 'go'} to the device: "
-        f"{counted(event.num_bytes, 'byte')}.",
+        f"{what} of the block table {'goes' if one else 'go'} to the device: {counted(event.num_bytes, 'byte')}.",
         "Kernels will read there which blocks hold a request's tokens.",
     )
 

@@ -1,7 +1,7 @@
 """What the scheduler decided: one immutable value that could cross a process boundary.
 
 >>> import pickle
->>> output = SchedulerOutput(scheduled=(("A", 3),))
+>>> output = SchedulerOutput(scheduled=(("A", 3),), total_num_scheduled_tokens=3)
 >>> pickle.loads(pickle.dumps(output)).num_scheduled_tokens
 {'A': 3}
 
@@ -12,8 +12,9 @@ after they are handed over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import overload
 
 from pagedlab.kvcache.manager import BlockIds
 from pagedlab.request import SamplingParams
@@ -32,6 +33,38 @@ class NewRequestData:
     sampling_params: SamplingParams
     block_ids: BlockIds
     num_computed_tokens: int
+    lora_id: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shifted(Sequence[int]):
+    """A column of numbers that have all grown by the same amount; equal to the tuple of the sums.
+
+    >>> Shifted((3, 7), 2) == (5, 9), Shifted((3, 7), 2)[1]
+    (True, 9)
+    """
+
+    base: tuple[int, ...]
+    shift: int
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        part = self.base[index]
+        return part + self.shift if isinstance(part, int) else Shifted(part, self.shift)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +80,17 @@ class CachedRequestData:
     new_block_ids : tuple of (str, BlockIds)
         Who got blocks, in the same order: those of this step, or *all* of its blocks for a resumed request. Who got
         none is not listed (vLLM: a list with None).
-    num_computed_tokens : tuple of int
+    num_computed_tokens : sequence of int
         Per request, before this step.
-    num_output_tokens : tuple of int
+    num_output_tokens : sequence of int
         Per request.
     """
 
     req_ids: tuple[str, ...] = ()
     resumed_req_ids: frozenset[str] = frozenset()
     new_block_ids: tuple[tuple[str, BlockIds], ...] = ()
-    num_computed_tokens: tuple[int, ...] = ()
-    num_output_tokens: tuple[int, ...] = ()
+    num_computed_tokens: Sequence[int] = ()
+    num_output_tokens: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +107,8 @@ class SchedulerOutput:
         Requests that ended since the last step; the worker forgets them.
     preempted_req_ids : frozenset of str
         Requests that lost their blocks in this step.
+    total_num_scheduled_tokens : int
+        The sum over ``scheduled``.
     """
 
     scheduled: tuple[tuple[str, int], ...] = ()
@@ -81,15 +116,41 @@ class SchedulerOutput:
     scheduled_cached_reqs: CachedRequestData = CachedRequestData()
     finished_req_ids: frozenset[str] = frozenset()
     preempted_req_ids: frozenset[str] = frozenset()
+    total_num_scheduled_tokens: int = 0
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:
         """Tokens by request id, in scheduling order (a new dict each time)."""
         return dict(self.scheduled)
 
-    @property
-    def total_num_scheduled_tokens(self) -> int:
-        return sum([count for _, count in self.scheduled])
+
+class OneTokenEach(Mapping[str, tuple[int, ...]]):
+    """New tokens by request where every request got exactly one: a mapping like any other, kept as two columns.
+
+    >>> OneTokenEach(("A", "B"), [7, 9])["B"]
+    (9,)
+    """
+
+    __slots__ = ("_by_request", "req_ids", "token_ids")
+
+    def __init__(self, req_ids: tuple[str, ...], token_ids: list[int]) -> None:
+        self.req_ids = req_ids
+        self.token_ids = token_ids
+        self._by_request: dict[str, tuple[int, ...]] | None = None
+
+    def __getitem__(self, req_id: str) -> tuple[int, ...]:
+        if self._by_request is None:
+            self._by_request = dict(zip(self.req_ids, zip(self.token_ids, strict=True), strict=True))
+        return self._by_request[req_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.req_ids)
+
+    def __len__(self) -> int:
+        return len(self.req_ids)
+
+    def __repr__(self) -> str:
+        return f"OneTokenEach({dict(self)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +167,41 @@ class StepResult:
 
     new_token_ids: Mapping[str, tuple[int, ...]]
     finish_reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model held a sampled token, by its raw logits (vLLM: ``Logprob``, one for each token).
+
+    Attributes
+    ----------
+    token_id : int
+        The sampled token.
+    logprob : float
+        The natural logarithm of its probability.
+    rank : int
+        How many tokens are at least as likely, itself among them: 1 is the likeliest.
+    top : tuple of (int, float)
+        The likeliest tokens and their log-probabilities, likeliest first; as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunnerOutput:
+    """What the worker sends back for a step (vLLM: ``ModelRunnerOutput`` in ``vllm/v1/outputs.py``).
+
+    Attributes
+    ----------
+    sampled_token_ids : mapping of str to tuple of int
+        New tokens by request, in batch order; empty for a partial prefill.
+    logprobs : mapping of str to tuple of TokenLogprobs
+        One for each of its new tokens, for the requests that want them.
+    """
+
+    sampled_token_ids: Mapping[str, tuple[int, ...]]
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

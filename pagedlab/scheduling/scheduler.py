@@ -192,6 +192,7 @@ class Scheduler:
             ),
             finished_req_ids=frozenset(self._finished_req_ids),
             preempted_req_ids=frozenset(request.request_id for request in preempted),
+            total_num_scheduled_tokens=sum(granted.values()),
         )
         # The step is promised: count its tokens as computed now, so that the next schedule can go on from there.
         for request_id, num_tokens in granted.items():
@@ -217,7 +218,7 @@ class Scheduler:
         steady = self._steady
         if len(steady.need_block) > manager.num_free_blocks:
             return None
-        new_block_ids = tuple((request.request_id, manager.append_block(request)) for request in steady.need_block)
+        new_block_ids = manager.append_block_to_each(steady.need_block)
         if manager.enable_caching:
             for request in steady.fill_block:
                 manager.cache_blocks(request, request.num_tokens)
@@ -230,6 +231,7 @@ class Scheduler:
                 num_output_tokens=steady.num_output_tokens,
             ),
             finished_req_ids=frozenset(self._finished_req_ids),
+            total_num_scheduled_tokens=len(steady.req_ids),
         )
         steady.count_computed()
         self._finished_req_ids = set()
@@ -286,6 +288,7 @@ class Scheduler:
             request.sampling_params,
             self.kv_cache_manager.get_block_ids(request.request_id),
             request.num_computed_tokens,
+            request.lora_id,
         )
 
     # --- beat 4: update ---------------------------------------------------------------------------------

@@ -17,9 +17,11 @@ vLLM has no counterpart at 0.25.1. A property test holds this path and the plain
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 
 from pagedlab.request import Request
+from pagedlab.scheduling.output import OneTokenEach, Shifted
 
 
 class SteadyBatch:
@@ -36,7 +38,7 @@ class SteadyBatch:
     req_ids : tuple of str
     scheduled : tuple of (str, int)
         One token each.
-    num_computed_tokens, num_output_tokens : tuple of int
+    num_computed_tokens, num_output_tokens : Shifted
         Per request, before the step.
     """
 
@@ -45,8 +47,8 @@ class SteadyBatch:
         self._token_ids = [request.all_token_ids for request in requests]
         self.req_ids = tuple(request.request_id for request in requests)
         self.scheduled = tuple((req_id, 1) for req_id in self.req_ids)
-        self.num_computed_tokens = tuple(request.num_computed_tokens for request in requests)
-        self.num_output_tokens = tuple(request.num_output_tokens for request in requests)
+        self.num_computed_tokens = Shifted(tuple(request.num_computed_tokens for request in requests), 0)
+        self.num_output_tokens = Shifted(tuple(request.num_output_tokens for request in requests), 0)
         self._stop_ids = {token for request in requests for token in request.stop_token_ids}
         # Whoever is nearest to its end reaches it after so many tokens.
         self._tokens_left = min(request.max_num_tokens(max_model_len) - request.num_tokens for request in requests)
@@ -75,20 +77,31 @@ class SteadyBatch:
         """The step is promised: its tokens count as computed."""
         for request in self._requests:
             request.num_computed_tokens += 1
-        self.num_computed_tokens = tuple([count + 1 for count in self.num_computed_tokens])
+        self.num_computed_tokens = _one_more(self.num_computed_tokens)
         self._first = (self._first - 1) % len(self._by_offset)
 
-    def accept(self, sampled_token_ids: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]] | None:
+    def accept(self, sampled_token_ids: Mapping[str, tuple[int, ...]]) -> OneTokenEach | None:
         """Append one token to each request; return them in scheduling order.
 
         None, and nothing appended, if somebody got another number of tokens or may end with them.
         """
-        new = [sampled_token_ids[req_id] for req_id in self.req_ids]
-        tokens = [token_ids[0] for token_ids in new if len(token_ids) == 1]
-        if len(tokens) < len(new) or self._tokens_left <= 1 or not self._stop_ids.isdisjoint(tokens):
+        tokens = self._in_order(sampled_token_ids)
+        if tokens is None or self._tokens_left <= 1 or (self._stop_ids and not self._stop_ids.isdisjoint(tokens)):
             return None
-        for token_ids, token in zip(self._token_ids, tokens, strict=True):
-            token_ids.append(token)
+        collections.deque(map(list.append, self._token_ids, tokens), maxlen=0)  # each its token, without a Python loop
         self._tokens_left -= 1
-        self.num_output_tokens = tuple([count + 1 for count in self.num_output_tokens])
-        return dict(zip(self.req_ids, new, strict=True))
+        self.num_output_tokens = _one_more(self.num_output_tokens)
+        return OneTokenEach(self.req_ids, tokens)
+
+    def _in_order(self, sampled_token_ids: Mapping[str, tuple[int, ...]]) -> list[int] | None:
+        """Return the only new token of each request, in scheduling order; None if somebody has another number."""
+        if isinstance(sampled_token_ids, OneTokenEach) and sampled_token_ids.req_ids == self.req_ids:
+            return sampled_token_ids.token_ids
+        try:
+            return [token_id for (token_id,) in map(sampled_token_ids.__getitem__, self.req_ids)]
+        except ValueError:
+            return None
+
+
+def _one_more(counts: Shifted) -> Shifted:
+    return Shifted(counts.base, counts.shift + 1)

@@ -22,7 +22,7 @@ from pagedlab.errors import TraceError
 from pagedlab.events import BEATS, Event, StepStarted, event_from_dict, event_to_dict
 
 FORMAT = "pagedlab-trace"
-VERSION = 1
+VERSION = 2
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")

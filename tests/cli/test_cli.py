@@ -387,11 +387,15 @@ def test_doctor_says_that_the_engine_uses_numpy_on_a_cpu(tier: str, monkeypatch:
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def test_conformance_says_what_was_compared_and_what_was_not() -> None:
+def test_conformance_says_what_was_compared_and_what_was_not(tmp_path: Path) -> None:
     files = [str(GOLDEN / f"{name}.jsonl.gz") for name in ("slot_mapping", "input_batch")]
     done = pagedlab_cli("conformance", *files)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "200 cases, 200 steps: all equal\n120 cases of kind input_batch: not compared\n"
+    assert (done.returncode, done.stdout) == (0, "320 cases, 1340 steps: all equal\n"), done.stderr
+    unknown = tmp_path / "unknown.jsonl"
+    unknown.write_text('{"kind": "attention", "name": "a"}\n', encoding="utf-8")
+    done = pagedlab_cli("conformance", *files, str(unknown))
+    assert done.returncode == 1
+    assert done.stdout == "320 cases, 1340 steps: all equal\n1 cases of kind attention: not compared\n"
 
 
 def test_conformance_stops_at_the_first_difference(tmp_path: Path) -> None:
@@ -425,7 +429,9 @@ def test_bench_host_prints_json_and_writes_a_page(tmp_path: Path) -> None:
     assert data["vllm_measured"] in page.read_text(encoding="utf-8")
     names = [row["name"] for row in data["rows"]]
     assert "schedule_256" in names
-    rates = [row.get("steps_per_s") or row.get("blocks_per_s") for row in data["rows"] if "percent" not in row]
+    assert {"host_step_256", "batch_churn_8_of_256", "batch_swap", "commit_bytes"} <= set(names)
+    assert next(row for row in data["rows"] if row["name"] == "host_step_256")["steps_per_s"] > 0
+    rates = [rate for row in data["rows"] for key, rate in row.items() if key.endswith("_per_s")]
     assert all(rate > 0 for rate in rates)
     assert json.loads(page.with_suffix(".json").read_text(encoding="utf-8")) == data
     assert all(f"`{name}`" in page.read_text(encoding="utf-8") for name in names)

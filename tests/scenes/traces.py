@@ -159,7 +159,7 @@ class _Engine:
             discard.append(window.stop < len(request.tokens))
         parts = (ids, inputs, positions, starts, lens, logits, discard)
         self.emit(InputsPrepared(*(tuple(part) for part in parts)))
-        self.emit(BlockTableCommitted(0, len(self.rows), 32 * len(self.rows)))
+        self.emit(BlockTableCommitted(0, len(self.rows), 32 * len(self.rows), "full", ()))
         self.emit(SlotsComputed(0, tuple(slots), self.block_size, "numpy"))
 
     def execute(self, granted: Mapping[str, tuple[_Request, int, list[int]]]) -> dict[str, int]:

@@ -1,26 +1,21 @@
-"""How fast the host side is: the work between two forward passes, without the model.
-
-Each row is one claim: one thread, the best of three runs. The figures of vLLM 0.25.1 beside it were measured in the
-same way, but on another machine (`VLLM_MEASURED`). Figures that stand in ``docs/`` come from here, with the machine and
-the date (`pagedlab bench host`).
-"""
+"""The work between two forward passes: scheduling, the whole host step, the block pool."""
 
 from __future__ import annotations
 
 import ast
-import datetime as dt
 import gc
 import inspect
 import itertools
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pagedlab.bench.batch import batch_rows
+from pagedlab.bench.measure import Row, best_rate
 from pagedlab.config import SchedulerConfig
 from pagedlab.conformance import smallest_model
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager
@@ -30,65 +25,7 @@ from pagedlab.scheduling import Scheduler
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 1 << 20
-REPEATS = 3
 OBSERVER_ROUNDS = 200
-
-VLLM_MEASURED = (
-    "vLLM 0.25.1's own classes, measured on another machine, of two cores, on 2026-11-29; "
-    "where there were two readings, the better one"
-)
-"""Where the figures of vLLM come from: not from this machine, so a ratio of the two says no more than its order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measurement.
-
-    Attributes
-    ----------
-    name : str
-    what : str
-        In words.
-    rate : float
-        In ``unit``.
-    unit : str
-        ``"steps/s"``, ``"blocks/s"`` or ``"percent"``.
-    vllm : float or None
-        The same of vLLM 0.25.1, as `VLLM_MEASURED` says, where that was measured.
-    """
-
-    name: str
-    what: str
-    rate: float
-    unit: str
-    vllm: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON holds it: the rate under its unit."""
-        key = self.unit.replace("/", "_per_")
-        row: dict[str, Any] = {"name": self.name, "what": self.what, key: round(self.rate, 2)}
-        if self.vllm is not None:
-            row[f"vllm_{key}"] = self.vllm
-        return row
-
-    def __str__(self) -> str:
-        beside = "" if self.vllm is None else f"{self.rate / self.vllm:8.1f} x vLLM 0.25.1 on its machine"
-        return f"{self.name:28} {_figure(self.rate):>12} {self.unit:9}{beside}".rstrip()
-
-
-def _figure(rate: float) -> str:
-    return f"{rate:,.0f}" if abs(rate) >= 10 else f"{rate:.2f}"
-
-
-def machine() -> str:
-    """Return the processor and the Python of this machine."""
-    name = platform.processor() or platform.machine()
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    except OSError:
-        pass
-    return f"{name}, Python {platform.python_version()}"
 
 
 def host_rows(seconds: float = 1.0) -> Iterator[Row]:
@@ -101,14 +38,21 @@ def host_rows(seconds: float = 1.0) -> Iterator[Row]:
             rate = scheduler_rate(256, seconds, prefix_caching=caching, fast_path=fast)
             name = f"schedule_256{suffix}{'' if fast else '_plain'}"
             yield Row(name, schedule.format(256) + words + ("" if fast else ", plain path"), rate, "steps/s", vllm)
+    step = (
+        "a whole step but for the model: schedule, update_states, prepare_inputs, bookkeeping, update_from_output, "
+        "256 running decodes"
+    )
     yield Row(
         "host_step_256",
-        "a whole step but for the model: schedule, update_states, prepare_inputs, bookkeeping, update_from_output, "
-        "256 running decodes (ours with NumPy slot mapping, vLLM's without)",
-        host_step_rate(256, seconds),
+        f"{step}; without the slot kernel, as vLLM's was measured",
+        host_step_rate(256, seconds, with_slots=False),
         "steps/s",
         327.0,
     )
+    yield Row(
+        "host_step_256_slots", f"{step}; NumPy slot mapping included", host_step_rate(256, seconds), "steps/s", 327.0
+    )
+    yield from batch_rows(seconds)
     for count in (64, 1024, 4096):
         yield Row(f"schedule_{count}", schedule.format(count), scheduler_rate(count, seconds), "steps/s")
     yield Row(
@@ -138,46 +82,6 @@ def host_rows(seconds: float = 1.0) -> Iterator[Row]:
     )
     rate = allocate_free_rate(seconds, prefix_caching=True, hash_before=False)
     yield Row("allocate_free_512_hashed", words + ", prefix caching, prompt hashed as well", rate, "blocks/s")
-
-
-def report(rows: list[Row], seconds: float) -> dict[str, Any]:
-    """Return what is committed as data: the machine, the date, how it was measured, the rows."""
-    return {
-        "machine": machine(),
-        "date": dt.date.today().isoformat(),
-        "seconds": seconds,
-        "repeats": REPEATS,
-        "vllm_measured": VLLM_MEASURED,
-        "rows": [row.to_dict() for row in rows],
-    }
-
-
-def to_markdown(data: dict[str, Any]) -> str:
-    """Return a page for ``docs/`` that says what `report` says.
-
-    >>> row = {"name": "a", "what": "w", "steps_per_s": 20.0}
-    >>> how = {"machine": "M", "date": "D", "seconds": 0.5, "repeats": 3, "vllm_measured": "V"}
-    >>> to_markdown({**how, "rows": [row]}).splitlines()[-1]
-    '| `a` | w | 20 steps/s | - | - |'
-    """
-    lines = [
-        "# Speed of the host side",
-        "",
-        "The work between two forward passes, without the model: one thread, the best of "
-        f"{data['repeats']} runs of {data['seconds']:g} s each, unless a row says otherwise.",
-        f"{data['machine']}, {data['date']}. `make bench` measures it again and writes this page.",
-        "",
-        f'The column of vLLM: {data["vllm_measured"]}. So "times" compares two machines as well.',
-        "",
-        "| row | what | pagedlab | vLLM 0.25.1, on its machine | times |",
-        "|---|---|---|---|---|",
-    ]
-    for row in data["rows"]:
-        unit = next(key for key in row if key in ("steps_per_s", "blocks_per_s", "percent"))
-        rate, vllm = row[unit], row.get(f"vllm_{unit}")
-        beside = f"{vllm:,.0f} | {rate / vllm:.1f}" if vllm else "- | -"
-        lines.append(f"| `{row['name']}` | {row['what']} | {_figure(rate)} {unit.replace('_per_', '/')} | {beside} |")
-    return "\n".join(lines) + "\n"
 
 
 def loaded_scheduler(
@@ -236,7 +140,7 @@ def scheduler_rate(num_running: int, seconds: float, **options: Any) -> float:
     return best_rate(prepare, seconds, most_units=steps - 10)
 
 
-def host_step_rate(num_running: int, seconds: float) -> float:
+def host_step_rate(num_running: int, seconds: float, *, with_slots: bool = True) -> float:
     """Return whole steps per second, without forward pass and sampling."""
     max_model_len = 8192
     steps = min(max(50, int(seconds * 2_000_000 / num_running)), max_model_len - 100)
@@ -249,9 +153,12 @@ def host_step_rate(num_running: int, seconds: float) -> float:
             max_model_len=max_model_len,
             max_num_batched_tokens=scheduler.config.max_num_batched_tokens,
             num_blocks=len(scheduler.kv_cache_manager.block_pool.blocks),
-            block_sizes=(BLOCK_SIZE,),
+            specs=scheduler.kv_cache_manager.specs,
         )
-        sampled = [7] * num_running
+        sampled = np.full(num_running, 7)
+        if not with_slots:
+            for table in runner.input_batch.block_table:
+                table.compute_slot_mapping = _nothing  # type: ignore[method-assign]
 
         def one_step() -> None:
             output = scheduler.schedule()
@@ -268,6 +175,10 @@ def host_step_rate(num_running: int, seconds: float) -> float:
         return run
 
     return best_rate(prepare, seconds, most_units=steps - 10)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Stand for work that is not measured."""
 
 
 class _WithoutObserver(ast.NodeTransformer):
@@ -329,26 +240,3 @@ def allocate_free_rate(seconds: float, *, prefix_caching: bool, hash_before: boo
         return run
 
     return best_rate(prepare, seconds, most_units=(num_requests - batch) * num_tokens // BLOCK_SIZE)
-
-
-def best_rate(prepare: Callable[[], Callable[[], int]], seconds: float, most_units: int | None = None) -> float:
-    """Return units per second, the best of three runs.
-
-    Parameters
-    ----------
-    prepare : callable
-        Makes a fresh subject, untimed, and returns what is timed: a callable that returns how many units it did.
-    seconds : float
-        Length of a run.
-    most_units : int, optional
-        A run ends earlier when it has done so many.
-    """
-    best = 0.0
-    for _ in range(REPEATS):
-        run = prepare()
-        gc.collect()
-        units, started = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds and (most_units is None or units < most_units):
-            units += run()
-        best = max(best, units / elapsed)
-    return best
