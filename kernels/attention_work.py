@@ -3,9 +3,9 @@
 A request of 131,072 tokens beside 63 of 2,048: if each were the work of one program (for each head), 63 programs would
 be done while one is at 2 % of its keys. So requests are cut along their keys, by what there really is to do:
 
->>> work = divide_work_numpy(query_lens=[1, 1, 1], seq_lens=[4096, 256, 0], keys_per_tile=64, workers=6)
+>>> work = divide_work_numpy(query_lens=[1, 1, 1], seq_lens=[4096, 256, 0], keys_per_tile=64, workers=4)
 >>> [(item.row, item.split, item.num_splits) for item in work]
-[(0, 0, 5), (0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 5), (1, 0, 1), (2, 0, 1)]
+[(0, 0, 4), (0, 1, 4), (0, 2, 4), (0, 3, 4), (1, 0, 1), (2, 0, 1)]
 
 The unit is a tile of keys. ``share = all tiles / workers`` is what each worker should do; a request gets as many splits
 as it has shares. One that is longer than a share by a quarter or less stays whole: cutting costs a merge. Long queries

@@ -17,10 +17,10 @@
 >>> output.item()  # the mean of values 4, 5 and 0
 30.0
 
-One launch computes prefill chunks and decodes of one batch. A program takes one KV head, a tile of queries (all query
-heads that share the KV head lie in one tile, so that keys are read once for them) and a stretch of keys, tile after
-tile, with the running softmax: the highest score so far, the sum of exponentials relative to it, and the weighted sum
-of values. `pagedlab.kernels.attention_work` says who takes what; requests that were cut are merged by a second kernel.
+Prefill chunks and decodes are computed in one batch. A program takes one KV head, a tile of queries (all query heads
+that share the KV head lie in one tile, so that keys are read once for them) and a stretch of keys, tile after tile,
+with the running softmax: the highest score so far, the sum of exponentials relative to it, and the weighted sum of
+values. `pagedlab.kernels.attention_work` says who takes what; requests that were cut are merged by a second kernel.
 
 Short queries (decodes, a few drafted tokens) and long ones (prefill chunks) want different tiles: memory is the limit
 of the first, arithmetic of the second. A batch that can have both takes a launch for each.

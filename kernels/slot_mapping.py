@@ -16,8 +16,8 @@ from ``query_start_loc[num_reqs]`` on. PAD itself is never divided: in Python ``
 
 vLLM counterpart: ``_compute_slot_mapping_kernel`` in ``vllm/v1/worker/block_table.py`` at 0.25.1. What differs: it runs
 one program a request and one for padding. That kernel is here too, but the engine runs another: one program for each
-tile of tokens, which finds its rows by binary search, so that a long prompt is not the work of one program. In both,
-padding starts where the live tokens end (0.25.1 starts at the padded count and leaves stale slots between).
+tile of tokens, which finds its rows itself, so that a long prompt is not the work of one program. In both, padding
+starts where the live tokens end (0.25.1 starts at the padded count and leaves stale slots between).
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ from pagedlab.kernels import backend, require_triton
 
 if TYPE_CHECKING:
     import torch
+
+_LANDMARKS = 16
+"""Rows whose beginnings a program looks at together, where time is latency."""
+
+_FEW_TOKENS = 2**14
+"""Up to so many tokens a launch is over before memory is busy: loads that wait for each other are what counts."""
 
 PAD_SLOT_ID = -1
 """The slot of a token that must not be written."""
@@ -124,25 +130,35 @@ if backend().has_triton:
         CP_RANK: tl.constexpr,
         CP_INTERLEAVE: tl.constexpr,
         TILE: tl.constexpr,
+        LANDMARKS: tl.constexpr,
+        STRIDE: tl.constexpr,
         SEARCH_STEPS: tl.constexpr,
     ):
         """One program a tile of tokens, padding included; each token finds its row."""
         tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
         live = tokens < tl.load(query_start_loc_ptr + num_reqs)
-
-        # The row of a token is the last one that begins at or before it. Invariant: it is in [low, high).
-        low = tl.zeros([TILE], dtype=tl.int32)
-        high = low + num_reqs
-        for _ in tl.static_range(SEARCH_STEPS):
-            middle = (low + high) // 2
-            begins_later = tl.load(query_start_loc_ptr + middle, mask=live, other=0) > tokens
-            high = tl.where(begins_later, middle, high)
-            low = tl.where(begins_later, low, middle)
-
         positions = tl.load(positions_ptr + tokens, mask=live, other=0)
+
+        # The row of a token is the last one that begins at or before it. A few rows, evenly spaced, are looked at
+        # together; then a binary search, with the row in [row, high), since each of its loads waits for the one before.
+        if LANDMARKS > 0:
+            landmarks = tl.arange(0, LANDMARKS) * STRIDE
+            begins = tl.load(query_start_loc_ptr + landmarks, mask=landmarks < num_reqs, other=2147483647)
+            passed = tl.sum((begins[None, :] <= tokens[:, None]).to(tl.int32), axis=1)
+            row = tl.maximum(passed - 1, 0) * STRIDE
+            high = tl.minimum(row + STRIDE, num_reqs)
+        else:
+            row = tl.zeros([TILE], dtype=tl.int32)
+            high = row + num_reqs
+        for _ in tl.static_range(SEARCH_STEPS):
+            middle = (row + high) // 2
+            begins_later = tl.load(query_start_loc_ptr + middle) > tokens
+            high = tl.where(begins_later, middle, high)
+            row = tl.where(begins_later, row, middle)
+
         slots = _slots_of(
             positions,
-            low,
+            row,
             live,
             block_table_ptr,
             block_table_stride,
@@ -223,7 +239,7 @@ def slot_mapping_triton(
         ``"tokens"``: one program for each ``tile`` tokens, padding shared by all. ``"requests"``: one a request and one
         for the padding, as vLLM 0.25.1 has it; a long prompt is then the work of one program.
     tile : int, optional
-        Tokens a program handles at a time, a power of two; None: 128 or 1024.
+        Tokens a program handles at a time, a power of two; None: as fits the number of tokens.
 
     Raises
     ------
@@ -250,6 +266,16 @@ def slot_mapping_triton(
     elif programs != "tokens":
         raise ConfigError(f"programs is {programs!r}: give 'tokens' or 'requests'")
     elif max_num_tokens > 0:
-        tile = tile or 128
+        tile = tile or _tile(max_num_tokens)
+        landmarks = _LANDMARKS if max_num_tokens <= _FEW_TOKENS else 0
+        search_steps = (max(1, -(-num_reqs // max(1, landmarks))) - 1).bit_length()
+        search = {"LANDMARKS": landmarks, "STRIDE": 1 << search_steps, "SEARCH_STEPS": search_steps}
         launch = _by_tokens_kernel[(-(-max_num_tokens // tile),)]
-        launch(num_reqs, max_num_tokens, *tensors, **constants, TILE=tile, SEARCH_STEPS=num_reqs.bit_length())
+        launch(num_reqs, max_num_tokens, *tensors, **constants, **search, TILE=tile)
+
+
+def _tile(max_num_tokens: int) -> int:
+    """Return the tokens of a program: few where there are few, so that all multiprocessors work."""
+    if max_num_tokens <= _FEW_TOKENS:
+        return 64
+    return 128 if max_num_tokens < 2**18 else 256

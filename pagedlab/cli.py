@@ -6,6 +6,7 @@
     pagedlab generate "To be, or" "O Romeo"   # two requests, batched, streamed
     pagedlab conformance golden.jsonl.gz  # replay what vLLM did, compare every field
     pagedlab bench host                   # how fast the work between two forward passes is
+    pagedlab bench kernels                # how fast the kernels are, on a GPU
 
 Everything that is slow to import is imported by the command that needs it. Exit codes: 0 done, 1 a lesson or a check
 failed, 2 wrong input, 130 interrupted.
@@ -130,6 +131,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--page", type=Path, metavar="FILE", help="write the figures here as Markdown, and beside it as JSON"
     )
     host.set_defaults(command=run_bench_host)
+    kernels = what.add_parser(
+        "kernels",
+        help="every kernel and the whole engine, on a CUDA GPU",
+        description="Measure every kernel beside its floors and vLLM's, and the whole engine with the shipped model. "
+        "Needs a CUDA GPU.",
+    )
+    kernels.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    kernels.set_defaults(command=run_bench_kernels)
     return parser
 
 
@@ -446,6 +455,28 @@ def run_conformance(arguments: argparse.Namespace) -> int:
     report = compare(case for file in arguments.files for case in read_cases(file))
     print(report)
     return 0 if report.passed else EXIT_FAILED
+
+
+def run_bench_kernels(arguments: argparse.Namespace) -> int:
+    """Measure the kernels and print the figures as they come."""
+    from pagedlab.kernels import backend
+
+    if backend().name != "cuda":
+        raise ConfigError(f"bench kernels needs a CUDA GPU; here: {backend().reason}. 'bench host' runs anywhere")
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise ConfigError(f"--json: the folder of {arguments.json} does not exist: make it first")
+    from pagedlab.bench.kernels import kernel_report, kernel_rows
+    from pagedlab.bench.whole_engine import engine_figures
+
+    rows = []
+    for row in kernel_rows():
+        rows.append(row)
+        print(row, flush=True)
+    engine = engine_figures()
+    print(json.dumps(engine, indent=1))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(kernel_report(rows, engine), indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 def run_bench_host(arguments: argparse.Namespace) -> int:

@@ -9,10 +9,11 @@ import pkgutil
 import pytest
 
 import pagedlab
+import pagedlab.kernels  # in a checkout it lies elsewhere
 
 MODULES = sorted(
     {module.name for module in pkgutil.walk_packages([*pagedlab.__path__], "pagedlab.")}
-    | {"pagedlab.kernels", "pagedlab.kernels.slot_mapping"}  # in a checkout these lie elsewhere
+    | {module.name for module in pkgutil.walk_packages([*pagedlab.kernels.__path__], "pagedlab.kernels.")}
 )
 
 

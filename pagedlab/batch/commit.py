@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from pagedlab.batch.buffers import CpuGpuBuffer, Fence
+from pagedlab.batch.graphs import record_graph
 from pagedlab.errors import ConfigError
 from pagedlab.events import BlockTableCommitted
 from pagedlab.kernels.commit import commit_numpy, commit_triton
@@ -35,6 +36,9 @@ COMMIT_MODES = ("changed", "full")
 BYTES_PER_CELL = 8
 """What a changed cell costs on the way: its place and its value, int32 both."""
 
+MIN_GRAPH_CELLS, MAX_GRAPH_CELLS = 64, 4096
+"""Sizes that are sent as CUDA graphs."""
+
 Cells = npt.NDArray[np.int64]
 """Flat indices into a table, ``[num_cells]``."""
 
@@ -47,6 +51,15 @@ def cells_of_spans(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
     """
     ends = np.cumsum(lengths)
     return np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+class _Staging:
+    """A pinned buffer for packed cells, its copy on the device, and the graphs that send it."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.buffer = CpuGpuBuffer((size,), torch.int32, device)
+        self.fence = Fence(device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
 
 class CellSender:
@@ -63,38 +76,59 @@ class CellSender:
     -----
     There are two pinned buffers, used in turn, each with a fence: the copy of a step may still be under way when the
     next step packs its cells.
+
+    On a GPU, copy and kernel are a CUDA graph, since two launches cost the host more than the work costs the device. A
+    graph has one size: cells are filled up to the next power of two by repeating the first.
     """
 
     def __init__(self, memory: CpuGpuBuffer, backend: str | None = None) -> None:
         self._memory = memory
         self._device = memory.gpu.device
         self._backend = backend or ("triton" if self._device.type == "cuda" else "numpy")
-        self._staging = [(CpuGpuBuffer((0,), torch.int32, self._device), Fence(self._device)) for _ in range(2)]
+        self._staging = [_Staging(0, self._device) for _ in range(2)]
 
     def send(self, cells: Cells) -> int:
         """Bring cells to the device; return the bytes that crossed."""
         num_cells = len(cells)
         if num_cells == 0:
             return 0
-        buffer, fence = self._next_staging(2 * num_cells)
-        buffer.np[:num_cells] = cells
-        self._memory.np.take(cells, out=buffer.np[num_cells : 2 * num_cells], mode="clip")
-        buffer.send(2 * num_cells)
-        fence.record()
-        if self._backend == "numpy" and buffer.gpu_np is not None and self._memory.gpu_np is not None:
-            commit_numpy(buffer.gpu_np[: 2 * num_cells].reshape(2, num_cells), self._memory.gpu_np)
+        size = num_cells
+        if self._device.type == "cuda" and num_cells <= MAX_GRAPH_CELLS:
+            size = max(MIN_GRAPH_CELLS, 1 << (num_cells - 1).bit_length())
+        staging = self._next_staging(2 * size)
+        where, what = staging.buffer.np[:size], staging.buffer.np[size : 2 * size]
+        where[:num_cells] = cells
+        where[num_cells:] = cells[0]
+        self._memory.np.take(where, out=what, mode="clip")
+        if self._device.type == "cuda" and num_cells <= MAX_GRAPH_CELLS:
+            self._replay(staging, size)
         else:
-            commit_triton(buffer.gpu[: 2 * num_cells].view(2, num_cells), self._memory.gpu)
-        return num_cells * BYTES_PER_CELL
+            self._write(staging.buffer, size)
+        staging.fence.record()
+        return size * BYTES_PER_CELL
 
-    def _next_staging(self, size: int) -> tuple[CpuGpuBuffer, Fence]:
+    def _write(self, buffer: CpuGpuBuffer, size: int) -> None:
+        """Copy packed cells to the device and write them to their places."""
+        buffer.send(2 * size)
+        if self._backend == "numpy" and buffer.gpu_np is not None and self._memory.gpu_np is not None:
+            commit_numpy(buffer.gpu_np[: 2 * size].reshape(2, size), self._memory.gpu_np)
+        else:
+            commit_triton(buffer.gpu[: 2 * size].view(2, size), self._memory.gpu)
+
+    def _replay(self, staging: _Staging, size: int) -> None:
+        """Do `_write` as a graph, recorded when it is first needed."""
+        if size not in staging.graphs:
+            staging.graphs[size], _ = record_graph(lambda: self._write(staging.buffer, size))
+        staging.graphs[size].replay()
+
+    def _next_staging(self, size: int) -> _Staging:
         """Return the buffer that was used longest ago, at least ``size`` int32 long, when its copy has run."""
-        buffer, fence = self._staging.pop(0)
-        fence.wait()
-        if len(buffer.np) < size:
-            buffer = CpuGpuBuffer((1 << (size - 1).bit_length(),), torch.int32, self._device)
-        self._staging.append((buffer, fence))
-        return buffer, fence
+        staging = self._staging.pop(0)
+        staging.fence.wait()
+        if len(staging.buffer.np) < size:
+            staging = _Staging(1 << (size - 1).bit_length(), self._device)
+        self._staging.append(staging)
+        return staging
 
 
 def commit_tables(tables: Sequence[BlockTable], sender: CellSender, num_reqs: int, mode: str = "changed") -> int:

@@ -38,7 +38,8 @@ class TableSpec:
     Raises
     ------
     ConfigError
-        If a size is out of range or ``kernel_block_size`` does not divide ``block_size``.
+        If a size is out of range, ``kernel_block_size`` does not divide ``block_size``, or the interleave of context
+        parallelism does not divide the block size.
     """
 
     block_size: int
@@ -48,6 +49,12 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         require_int("block_size", self.block_size, 1)
+        interleave = self.context_parallel.interleave
+        if (self.kernel_block_size or self.block_size) % interleave:
+            raise ConfigError(
+                f"runs of {interleave} tokens on a rank do not fill a block of "
+                f"{self.kernel_block_size or self.block_size} evenly: interleave must divide the block size"
+            )
         if self.max_blocks is not None:
             require_int("max_blocks", self.max_blocks, 0)
         if self.kernel_block_size is not None:

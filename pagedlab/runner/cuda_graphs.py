@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from pagedlab.batch.graphs import record_graph
+
 _CAPTURE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Rows to capture, as vLLM's: a few small batches, then in steps that cost little padding."""
 
@@ -70,14 +72,6 @@ class DecodeGraphs:
         return logits
 
     def _capture(self, num_rows: int) -> None:
-        # The first call compiles kernels and lets libraries allocate, which may not happen while a graph is recorded.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._forward(num_rows)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits = self._forward(num_rows)
+        graph, logits = record_graph(lambda: self._forward(num_rows), self._pool)
         self._pool = self._pool or graph.pool()
         self._graphs[num_rows] = graph, logits

@@ -386,11 +386,15 @@ class GPUModelRunner:
         if inputs is None:
             return ModelRunnerOutput({})
         with torch.inference_mode(), one_thread(self.device.type == "cpu" and self._is_small):
-            logits = self._forward(inputs)
-            sampled, logprobs = self._sample(inputs, logits)
+            logits = self.forward(inputs)
+            sampled, logprobs = self.sample(inputs, logits)
         return ModelRunnerOutput(self.take_in(inputs, sampled), logprobs)
 
-    def _forward(self, inputs: ModelInputs) -> torch.Tensor:
+    def forward(self, inputs: ModelInputs) -> torch.Tensor:
+        """Run the model over all tokens, as a CUDA graph where there is one; return logits ``[num_reqs, vocab_size]``.
+
+        Logits of a graph are valid until the next forward pass.
+        """
         started = time.perf_counter()
         if self._graphs is not None and inputs.is_all_decodes and self._graphs.has(inputs.num_reqs_padded):
             logits = self._graphs.replay(inputs.num_reqs_padded)[: len(inputs.req_ids)]
@@ -404,15 +408,12 @@ class GPUModelRunner:
         return logits
 
     def _forward_eagerly(self, inputs: ModelInputs) -> torch.Tensor:
-        """Return logits ``[num_reqs, vocab_size]``."""
         backend = self.attention_backend
         metadata, *_ = build_group_metadata(
             [(spec, backend.builder, common) for spec, common in zip(self._specs, inputs.attention, strict=True)]
         )
         last = torch.from_numpy(inputs.logits_indices).to(self.device)
-        hidden = self.model(
-            inputs.input_ids, inputs.positions, backend.attention(metadata)
-        )  # [num_tokens, hidden_size]
+        hidden = self.model(inputs.input_ids, inputs.positions, backend.attention(metadata))
         logits: torch.Tensor = self.model.compute_logits(hidden[last])
         return logits
 
@@ -423,7 +424,7 @@ class GPUModelRunner:
         logits: torch.Tensor = self.model.compute_logits(self.model(input_ids, common.positions, attention))
         return logits
 
-    def _sample(
+    def sample(
         self, inputs: ModelInputs, logits: torch.Tensor
     ) -> tuple[npt.NDArray[np.int64], dict[str, tuple[TokenLogprobs, ...]]]:
         """Return a token for each row, and for the requests that want to know, how likely it was."""

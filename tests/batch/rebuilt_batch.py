@@ -183,6 +183,7 @@ class RebuiltBatch:
             assert row_values.tolist() == np.array(values, dtype=row_values.dtype).tolist(), name
         tables = [[table.row(row).tolist() for row in range(len(self.requests))] for table in batch.block_table]
         assert tables == self.block_tables()
+        assert not any(table.num_blocks_per_row[len(self.requests) :].any() for table in batch.block_table)
         assert batch.lora_requests == self.loras()
         self._assert_sampling_equals(batch)
 

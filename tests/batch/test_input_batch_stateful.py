@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rebuilt_batch import CPU, VOCAB, Follower, PlainRequest, RebuiltBatch
 
-from pagedlab.batch import InputBatch, TableSpec
+from pagedlab.batch import ContextParallel, InputBatch, TableSpec
 from pagedlab.errors import CapacityError, DuplicateRequestError
 from pagedlab.request import SamplingParams
+
+pytestmark = pytest.mark.timeout(400)  # Hypothesis takes up to five minutes to shrink a failure
 
 NUM_ROWS, MAX_MODEL_LEN = 5, 14
 GROUPS = [
     (TableSpec(4),),
     (TableSpec(8, kernel_block_size=2),),
+    (TableSpec(2, context_parallel=ContextParallel(2, 1)),),
     (TableSpec(4), TableSpec(8, kernel_block_size=4)),
     (TableSpec(6, kernel_block_size=3), TableSpec(1, max_blocks=1)),
 ]
@@ -44,10 +47,16 @@ params = st.builds(
 class BatchAgainstRebuilt(RuleBasedStateMachine):
     """Two batches, which send to the device what changed or whole rows, get the same operations."""
 
-    @initialize(tables=st.sampled_from(GROUPS), poison=st.booleans())
-    def start(self, tables: tuple[TableSpec, ...], poison: bool) -> None:
+    @initialize(
+        data=st.data(),
+        tables=st.sampled_from(GROUPS),
+        poison=st.booleans(),
+        commits=st.sampled_from([True, True, False]),
+    )
+    def start(self, data: st.DataObject, tables: tuple[TableSpec, ...], poison: bool, commits: bool) -> None:
         self.tables = tables
         self.poison = poison
+        self.commits = commits  # after every operation, as after every step of an engine
         self.followers = (Follower(), Follower())
         self.batches = tuple(
             InputBatch(
@@ -65,6 +74,8 @@ class BatchAgainstRebuilt(RuleBasedStateMachine):
         self.rows: list[PlainRequest | None] = []
         self.parked: dict[str, PlainRequest] = {}
         self.num_names = self.num_blocks = 0
+        self.arrive(data, data.draw(st.integers(2, NUM_ROWS)))
+        self.both(InputBatch.refresh_metadata)
 
     # --- helpers ------------------------------------------------------------------------------------------
 
@@ -109,6 +120,7 @@ class BatchAgainstRebuilt(RuleBasedStateMachine):
         else:
             request.prompt, request.num_embeds = None, data.draw(st.integers(1, 8))
         request.outputs = data.draw(st.lists(tokens, max_size=3))
+        request.drafts = data.draw(st.lists(tokens, max_size=2))
         request.num_computed = data.draw(st.integers(0, request.num_tokens - 1))
         request.blocks = self.blocks_for(request.num_computed, data.draw(st.integers(0, 2)))
         return request
@@ -154,16 +166,22 @@ class BatchAgainstRebuilt(RuleBasedStateMachine):
             self.rows[row] = None
             self.parked[request.name] = request
         assert self.both(lambda batch: batch.remove_request("nobody")) == [None, None]
-        for _ in range(data.draw(st.integers(0, NUM_ROWS - len(self.live)))):
-            request = self.draw_arrival(data)
-            row = self.place(request)
-            assert self.both(lambda batch, request=request: batch.add_request(request.state())) == [row, row]
+        self.arrive(data, data.draw(st.integers(0, NUM_ROWS - len(self.live))))
         self.condense()
         self.both(InputBatch.condense)
         if len(self.rows) >= 2:
             for first, second in data.draw(st.lists(st.tuples(*[st.integers(0, len(self.rows) - 1)] * 2), max_size=3)):
                 self.swap(first, second)
         self.both(InputBatch.refresh_metadata)
+
+    def arrive(self, data: st.DataObject, number: int) -> None:
+        for _ in range(number):
+            request = self.draw_arrival(data)
+            drafts, request.drafts = request.drafts, []
+            row = self.place(request)
+            assert self.both(lambda batch, request=request: batch.add_request(request.state())) == [row, row]
+            request.drafts = drafts
+            self.both(lambda batch, request=request: batch.set_drafts(request.name, request.drafts))
 
     def swap(self, first: int, second: int) -> None:
         self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
@@ -265,20 +283,23 @@ class BatchAgainstRebuilt(RuleBasedStateMachine):
             batch.rows.num_computed_tokens[row] = request.num_computed
 
     @rule(data=st.data())
-    def commit(self, data: st.DataObject) -> None:
-        """Whatever mode: the first rows are on the device as they are on the host, and both devices are equal."""
+    def commit_some(self, data: st.DataObject) -> None:
         num_reqs = data.draw(st.integers(0, len(self.rows)))
-        num_reqs_padded = data.draw(st.integers(num_reqs, NUM_ROWS))
+        self.commit(num_reqs, data.draw(st.integers(num_reqs, NUM_ROWS)))
+
+    def commit(self, num_reqs: int, num_reqs_padded: int) -> None:
+        """Whatever mode: the first rows are on the device as they are on the host, and both devices are equal."""
         by_change, by_row = self.both(lambda batch: batch.block_table.commit(num_reqs))
         assert by_row == sum(4 * num_reqs * spec.columns(MAX_MODEL_LEN) for spec in self.tables)
         assert by_change <= by_row
         for of_changed, of_full in zip(*(batch.block_table for batch in self.batches), strict=True):
             assert of_changed.table.gpu.numpy().tobytes() == of_full.table.gpu.numpy().tobytes()
-            assert of_changed.device_tensor(num_reqs).tolist() == of_changed.table.np[:num_reqs].tolist()
-            for table in (of_changed, of_full):
-                table.pad_rows(num_reqs, num_reqs_padded)
-            assert not of_changed.table.gpu[num_reqs:num_reqs_padded].any()
-            assert of_changed.table.gpu.numpy().tobytes() == of_full.table.gpu.numpy().tobytes()
+            assert (of_changed.table.gpu.numpy()[:num_reqs] == of_changed.table.np[:num_reqs]).all()
+            if num_reqs_padded > num_reqs:
+                for table in (of_changed, of_full):
+                    table.pad_rows(num_reqs, num_reqs_padded)
+                assert not of_changed.table.gpu[num_reqs:num_reqs_padded].any()
+                assert of_changed.table.gpu.numpy().tobytes() == of_full.table.gpu.numpy().tobytes()
 
     # --- what must hold -----------------------------------------------------------------------------------
 
@@ -294,10 +315,12 @@ class BatchAgainstRebuilt(RuleBasedStateMachine):
 
     @invariant()
     def what_is_stale_may_be_anything(self) -> None:
-        """What follows finds poison wherever nobody may look."""
+        """What follows finds poison wherever nobody may look, and what was sent to the device."""
         if self.poison:
             self.both(InputBatch.poison)
+        if self.commits:
+            self.commit(len(self.rows), len(self.rows))
 
 
 TestBatchAgainstRebuilt = BatchAgainstRebuilt.TestCase
-TestBatchAgainstRebuilt.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestBatchAgainstRebuilt.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rebuilt_batch import FOUR, TWO_GROUPS, PlainRequest, assert_holds, filled, request
 
-from pagedlab.batch import InputBatch, TableSpec
+from pagedlab.batch import ContextParallel, InputBatch, TableSpec
 from pagedlab.errors import IntegrityError
 
 REQUESTS = (
@@ -151,6 +151,16 @@ def test_what_a_commit_will_send_is_no_damage() -> None:
     batch.check_integrity(blocks)
     batch.block_table.commit(3)
     batch.check_integrity(blocks)
+
+
+def test_a_block_that_spans_two_ranks_covers_the_tokens_of_both() -> None:
+    tables = (TableSpec(4, context_parallel=ContextParallel(2, 1)),)
+    spread = PlainRequest("A", (1,) * 9, [[5]], num_computed=8)
+    batch = filled(spread, tables=tables)
+    assert_holds(batch, spread, tables=tables)
+    batch.rows.num_computed_tokens[0] = 9
+    with pytest.raises(IntegrityError, match="'A' has computed more tokens than its blocks hold"):
+        batch.check_integrity({})
 
 
 def test_a_state_in_a_mamba_group_covers_any_number_of_tokens() -> None:

@@ -166,6 +166,27 @@ def test_padded_rows_name_the_null_block_on_the_device_until_they_are_used_again
     assert table.device_tensor(4)[:, :3].tolist() == [[1] * 3, [2] * 3, [3] * 3, [0] * 3]
 
 
+@pytest.mark.parametrize(
+    "shorten", [("add_row", [9], 2), ("move_row", 0, 2)], ids=["by a new request", "by one that moves there"]
+)
+def test_also_stale_entries_of_a_padded_row_are_the_same_in_both_modes(shorten: tuple[object, ...]) -> None:
+    devices = []
+    for mode in ("changed", "full"):
+        tables = make_tables(mode=mode)
+        (table,) = tables
+        tables.add_row([[1, 2]], 0)
+        tables.add_row([range(11, 21)], 2)
+        tables.commit(3)
+        apply(table, shorten)
+        tables.commit(3)
+        table.pad_rows(1, 3)
+        tables.commit(3)
+        np.testing.assert_array_equal(device_of(table), table.table.np)
+        assert table.table.np[2, 9] == 20
+        devices.append(device_of(table).tobytes())
+    assert devices[0] == devices[1]
+
+
 @pytest.mark.parametrize("poison", [False, True])
 def test_what_waits_for_rows_that_are_not_in_use_does_not_grow_from_step_to_step(poison: bool) -> None:
     """Two decodes, padded to four rows, for a long time: the other two rows are to be sent once, if ever."""

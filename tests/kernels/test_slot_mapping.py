@@ -151,6 +151,17 @@ def test_an_empty_batch_is_all_padding(form: Form) -> None:
     assert form([0, 0, 0], [], [[1], [2]], 4, 3) == [-1, -1, -1]
 
 
+@needs_triton
+@pytest.mark.parametrize("num_reqs", [1, 2, 255, 256, 257, 300])
+def test_rows_are_found_however_many_there_are(num_reqs: int) -> None:
+    lengths = np.arange(num_reqs) % 3  # some rows are empty
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.arange(starts[-1]) % 8
+    table = 1 + np.arange(2 * num_reqs).reshape(num_reqs, 2)
+    args = (starts.tolist(), positions.tolist(), table.tolist(), 4, len(positions) + 3)
+    assert by_triton(*args, tile=64) == by_numpy(*args)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(backend().name != "cuda", reason=f"needs a CUDA GPU: {backend().reason}")
 def test_compiled_kernel_at_real_size() -> None:

@@ -145,6 +145,16 @@ def test_who_is_resumed_takes_other_blocks_and_computes_its_outputs_anew() -> No
     assert (inputs.input_ids.tolist(), inputs.discard.tolist()) == ([70, 50], [False, False])
 
 
+def test_who_is_resumed_before_it_left_its_row_starts_anew_too() -> None:
+    runner = make_runner()
+    prepared(runner, step({"A": 2, "B": 1}, new=[new("A", (5, 6), [[1]]), new("B", (8,), [[2]])]))
+    inputs = prepared(
+        runner, step({"B": 1, "A": 3}, going_on={"B": (1, None), "A": (0, [[9]])}, resumed=["A"]), sampled=60
+    )
+    assert (inputs.req_ids, inputs.input_ids.tolist()) == (("A", "B"), [5, 6, 50, 51])
+    assert inputs.block_table[:, :2].tolist() == [[9, 0], [2, 0]]
+
+
 def test_who_is_resumed_with_a_hit_computes_the_rest() -> None:
     runner = make_runner()
     prepared(runner, step({"A": 6}, new=[new("A", range(20, 26), [[1, 2]])]))

@@ -207,6 +207,30 @@ def test_rows_are_no_longer_steady_with(what: str, output: Any) -> None:
     assert not rows.goes_on(output(req_ids, base)), what
 
 
+def test_after_somebody_came_the_columns_of_before_are_not_believed() -> None:
+    runner = make_runner()
+    req_ids, base = ("A", "B"), (2, 1)
+
+    def seen(output: SchedulerOutput) -> tuple[tuple[str, ...], list[int]]:
+        inputs = runner.prepare(output)
+        assert inputs is not None
+        runner.take_in(inputs, np.arange(len(inputs.req_ids)))
+        return inputs.req_ids, inputs.seq_lens.tolist()
+
+    seen(step({"A": 2, "B": 1}, new=[new("A", (5, 6), [[1]]), new("B", (7,), [[2]])]))
+    assert seen(steady_output(req_ids, Shifted(base, 0))) == (req_ids, [3, 2])
+    assert seen(steady_output(req_ids, Shifted(base, 1))) == (req_ids, [4, 3])
+    prompt = new("X", (1,), [[3]])
+    scheduled = SchedulerOutput(
+        scheduled=(("A", 1), ("B", 1), ("X", 1)),
+        scheduled_new_reqs=(prompt,),
+        scheduled_cached_reqs=steady_output(req_ids, Shifted(base, 2)).scheduled_cached_reqs,
+        total_num_scheduled_tokens=3,
+    )
+    assert seen(scheduled) == (("A", "B", "X"), [5, 4, 1])
+    assert seen(steady_output(req_ids, Shifted(base, 3))) == (req_ids, [6, 5])
+
+
 def test_tokens_of_all_rows_at_once_are_those_of_one_row_after_the_other() -> None:
     def run(at_once: bool) -> tuple[Mapping[str, tuple[int, ...]], GPUModelRunner]:
         runner = make_runner()

@@ -60,7 +60,7 @@ def test_each_event_names_the_line_that_asked_for_it(trace: Trace) -> None:
     assert lit_line(trace, RowMoved) == {"self._move_row(last, hole)"}
     assert lit_line(trace, RowAdded) == {"batch.add_request(state)"}
     assert lit_line(trace, RowRemoved) == {"batch.remove_request(req_id)"}
-    assert lit_line(trace, TokenSampled) == {"sampled, logprobs = self._sample(inputs, logits)"}
+    assert lit_line(trace, TokenSampled) == {"sampled, logprobs = self.sample(inputs, logits)"}
     assert lit_line(trace, TokenAccepted) == {"self._accept(request, token_id)"}
 
 
