@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 LAYOUT := build/layout
 SOURCES := $(wildcard notebooks/source/*.md)
 
-.PHONY: lab test lint style types imports notebooks images bench clean help
+.PHONY: lab test lint style types imports notebooks images bench performance clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make notebooks  rebuild notebooks/*.ipynb from notebooks/source/*.md"
 	@echo "make images     retake the pictures in docs/images from the real JupyterLab"
 	@echo "make bench      measure the host side on this machine; writes docs/performance-host.md"
+	@echo "make performance  remake docs/performance.md from what pagedlab bench kernels wrote on a GPU"
 	@echo "make clean      remove the environment, builds and caches"
 
 # --- the environment ----------------------------------------------------------------------------------------
@@ -80,6 +81,9 @@ images: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/pagedlab bench host --page docs/performance-host.md
+
+performance: $(STAMP)
+	@$(BIN)/python docs/build_performance.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache tests/output
