@@ -183,16 +183,24 @@ class BlockTable:
         """Turn manager blocks into kernel blocks (vLLM: ``map_to_kernel_blocks``)."""
         if self.blocks_per_kv_block == 1:
             return block_ids
-        within = np.arange(self.blocks_per_kv_block, dtype=np.int32)
-        first = np.asarray(block_ids, dtype=np.int32)[:, None] * np.int32(self.blocks_per_kv_block)
-        return np.asarray(first + within, dtype=np.int32).reshape(-1)
+        first = np.asarray(block_ids, dtype=np.int64)[:, None] * self.blocks_per_kv_block
+        expanded = (first + np.arange(self.blocks_per_kv_block)).reshape(-1)
+        if len(expanded) and expanded.max() >= 2**31:
+            raise CapacityError(
+                f"kernel block {expanded.max()} is more than an int32 holds: use fewer or larger blocks"
+            )
+        return expanded.astype(np.int32)
 
     def _write(self, block_ids: BlockIds, row: int, start: int) -> int:
         """Write manager blocks from column ``start`` on, and end the row there; return its end."""
         if self.blocks_per_kv_block > 1:
             block_ids = self._expand(block_ids)
         end = start + len(block_ids)
-        struct.pack_into(f"{len(block_ids)}i", self._rows[row], start * _BYTES, *block_ids)
+        try:
+            packed = struct.pack(f"{len(block_ids)}i", *block_ids)
+        except struct.error as error:
+            raise CapacityError(f"block ids are whole numbers below 2^31, and {list(block_ids)} are not") from error
+        self._rows[row][start * _BYTES : end * _BYTES] = packed
         self._counts[row] = end
         return end
 

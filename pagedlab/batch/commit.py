@@ -14,6 +14,7 @@ row in use in each step.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ import torch
 from pagedlab.batch.buffers import CpuGpuBuffer, Fence
 from pagedlab.batch.graphs import record_graph
 from pagedlab.errors import ConfigError
-from pagedlab.events import BlockTableCommitted
+from pagedlab.events import BlockTableCommitted, Observer
 from pagedlab.kernels.commit import commit_numpy, commit_triton
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def commit_tables(tables: Sequence[BlockTable], sender: CellSender, num_reqs: in
     if mode not in COMMIT_MODES:
         raise ConfigError(f"commit mode is {mode!r}: give one of {', '.join(COMMIT_MODES)}")
     to_send: list[Cells] = []
+    events: list[tuple[Observer, BlockTableCommitted]] = []
     num_bytes, base = 0, 0
     for table in tables:
         cells = table.take_changed(num_reqs)
@@ -170,9 +172,16 @@ def commit_tables(tables: Sequence[BlockTable], sender: CellSender, num_reqs: in
         if table.observer is not None:
             spans = () if whole_rows else _spans(table, cells)
             sent = full_bytes if whole_rows else len(cells) * BYTES_PER_CELL
-            table.observer(BlockTableCommitted(table.group, num_reqs, sent, "full" if whole_rows else "changed", spans))
+            mode_used = "full" if whole_rows else "changed"
+            events.append((table.observer, BlockTableCommitted(table.group, num_reqs, sent, mode_used, spans)))
     if to_send:
         num_bytes += sender.send(to_send[0] if len(to_send) == 1 else np.concatenate(to_send))
+    if events:  # cells that were sent to fill a graph belong to no group: the last one counts them
+        observer, last = events[-1]
+        filled = num_bytes - sum(event.num_bytes for _, event in events)
+        events[-1] = observer, dataclasses.replace(last, num_bytes=last.num_bytes + filled)
+    for observer, event in events:
+        observer(event)
     return num_bytes
 
 

@@ -139,6 +139,7 @@ class InputBatch:
         self.req_prompt_embeds: dict[int, torch.Tensor] = {}
         self.lora_requests: dict[int, set[str]] = {}
         self.observer: Observer | None = None
+        self._may_have_drafts = False
         self._req_ids: list[str | None] = []
         self._updates = BatchUpdateBuilder()
         self.sampling_metadata = self._make_sampling_metadata()
@@ -358,7 +359,7 @@ class InputBatch:
             self.append_blocks(req_id, block_ids)
 
     def append_token(self, row: int, token_id: int) -> None:
-        """Write a sampled token at the end of a row, and into the request's output.
+        """Write a sampled token at the end of a row, and into the request's output. The row's drafts are over.
 
         Raises
         ------
@@ -372,6 +373,7 @@ class InputBatch:
         if end >= self.token_ids.shape[1]:
             raise CapacityError(f"row {row} (request {req_id!r}) is full: {end} tokens")
         self.token_ids[row, end] = token_id
+        self.spec_token_ids[row] = []
         if self.is_token_ids is not None:
             self.is_token_ids[row, end] = True
         self.rows.num_tokens_no_spec[row] = end + 1
@@ -405,6 +407,9 @@ class InputBatch:
         if len(self._req_ids) != num_reqs:
             raise IntegrityError("the batch has holes: condense it before tokens are appended")
         self.token_ids[self._row_numbers[:num_reqs], ends] = token_ids
+        if self._may_have_drafts:
+            self.spec_token_ids = [[] for _ in range(num_reqs)]
+            self._may_have_drafts = False
         if self.is_token_ids is not None:
             self.is_token_ids[self._row_numbers[:num_reqs], ends] = True
         ends += 1
@@ -430,6 +435,7 @@ class InputBatch:
                 f"a row holds {self.max_model_len}"
             )
         self.spec_token_ids[row] = list(draft_token_ids)
+        self._may_have_drafts = True
         self.token_ids[row, start:end] = draft_token_ids
         if self.is_token_ids is not None:
             self.is_token_ids[row, start:end] = True

@@ -51,8 +51,6 @@ class CachedRequestState:
         Extended while the request runs, replaced when it resumes.
     output_token_ids : list of int
         The batch holds this same list, so that samplers see what is appended.
-    prev_num_draft_len : int
-        Draft tokens that the last step was given.
 
     Raises
     ------
@@ -68,7 +66,6 @@ class CachedRequestState:
         "num_computed_tokens",
         "num_prompt_tokens",
         "output_token_ids",
-        "prev_num_draft_len",
         "prompt_embeds",
         "prompt_token_ids",
         "req_id",
@@ -101,7 +98,6 @@ class CachedRequestState:
         self.output_token_ids = [] if output_token_ids is None else output_token_ids
         self.generator = generator
         self.lora_id = lora_id
-        self.prev_num_draft_len = 0
         self._prompt_bytes: memoryview | None = None
 
     @property

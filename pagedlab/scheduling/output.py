@@ -61,7 +61,7 @@ class Shifted(Sequence[int]):
         return len(self.base)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+        return isinstance(other, (tuple, Shifted)) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
         return hash(tuple(self))

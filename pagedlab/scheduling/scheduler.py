@@ -368,10 +368,11 @@ class Scheduler:
         list of str
             The ids that were really aborted.
         """
-        self._forget_steady()
         aborted = [
             self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests
         ]
+        if aborted:
+            self._forget_steady()
         for request in aborted:
             if self.observer is not None:
                 self.observer(RequestAborted(request.request_id))
