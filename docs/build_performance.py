@@ -1,7 +1,7 @@
 """Make docs/performance.md and its plots from docs/performance.json (`make performance`).
 
-The figures come from `pagedlab bench kernels --json docs/performance.json` on a GPU; nothing of the page is typed but
-docs/performance-notes.md.
+Our figures come from `pagedlab bench kernels --json docs/performance.json` on a GPU; those of others are constants of
+`pagedlab.bench.kernels`, which says where they were measured; the text at the end is docs/performance-notes.md.
 """
 
 from __future__ import annotations

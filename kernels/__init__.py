@@ -3,7 +3,7 @@
 >>> backend().name in ("cuda", "interpreter", "numpy")
 True
 
-Each kernel exists three times with one contract: a NumPy reference that a beginner can read, the Triton kernel
+Each kernel exists three times with one contract: a slow reference that a beginner can read, the Triton kernel
 (compiled on a GPU, interpreted on a CPU), and a test that holds them equal.
 
 ========== ===========================================================================

@@ -123,7 +123,10 @@ def kv_cache_write_triton(
             raise ConfigError(
                 f"the heads of a token must lie side by side in {name}; its strides are {tensor.stride()}"
             )
-    if value.shape[0] != num_tokens or key_cache.stride(0) != value_cache.stride(0):
+    if value.shape[0] != num_tokens or (key_cache.shape, key_cache.stride(0)) != (
+        value_cache.shape,
+        value_cache.stride(0),
+    ):
         raise ConfigError("key and value, and key_cache and value_cache, must have the same layout")
     if num_tokens == 0:
         return

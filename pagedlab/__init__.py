@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pagedlab.errors import PagedlabError
     from pagedlab.outputs import RequestOutput
     from pagedlab.request import SamplingParams
+    from pagedlab.scheduling.output import TokenLogprobs
     from pagedlab.trace import Trace, record
 
 try:
@@ -34,6 +35,7 @@ _HOMES = {
     "RequestOutput": "pagedlab.outputs",
     "SamplingParams": "pagedlab.request",
     "SchedulerConfig": "pagedlab.config",
+    "TokenLogprobs": "pagedlab.scheduling.output",
     "Trace": "pagedlab.trace",
     "record": "pagedlab.trace",
 }
@@ -45,6 +47,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SchedulerConfig",
+    "TokenLogprobs",
     "Trace",
     "__version__",
     "record",

@@ -483,8 +483,8 @@ def run_bench_host(arguments: argparse.Namespace) -> int:
     """Measure the host side and print the figures as they come."""
     from pagedlab.bench import VLLM_MEASURED, host_rows, report, to_markdown
 
-    if not arguments.seconds > 0:
-        raise ConfigError(f"--seconds is {arguments.seconds:g}: give a number above 0")
+    if not 0 < arguments.seconds < 3600:
+        raise ConfigError(f"--seconds is {arguments.seconds:g}: give a number above 0, and below an hour")
     if arguments.page is not None and not arguments.page.parent.is_dir():
         raise ConfigError(f"--page: the folder of {arguments.page} does not exist: make it first")
     if not arguments.json:

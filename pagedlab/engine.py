@@ -73,6 +73,23 @@ def _require_as_it_is(model: Decoder, device: str, dtype: str | torch.dtype | No
             )
 
 
+def _require_memory(num_blocks: int, bytes_per_block: int, scheduler: SchedulerConfig, max_model_len: int) -> None:
+    """Raise `ConfigError` if this machine has not the memory that the settings ask for; nothing has been taken then."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return  # Windows: the allocation itself will tell
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    kv_bytes = num_blocks * (bytes_per_block + 200)  # a block is an object of Python, too
+    batch_bytes = scheduler.max_num_seqs * max_model_len * 8 + scheduler.max_num_batched_tokens * 40
+    for what, wanted, names in (
+        ("KV memory", kv_bytes, "num_blocks or block_size"),
+        ("the batch", batch_bytes, "max_num_seqs, max_num_batched_tokens or max_model_len"),
+    ):
+        if wanted > there:
+            raise ConfigError(
+                f"{what} would take {wanted / 2**30:,.0f} GiB, and this machine has {there / 2**30:,.0f}: lower {names}"
+            )
+
+
 class LLMEngine:
     """Serves many requests at once with one model. Not for several threads at once.
 
@@ -165,11 +182,12 @@ class LLMEngine:
                 "slot_mapping_backend is 'triton' and the model is on the CPU, whose memory compiled kernels cannot "
                 "read: use device='cuda', or set TRITON_INTERPRET=1"
             )
+        bytes_per_token = self.model.config.num_hidden_layers * 2 * self.model.config.kv_size * parameter.itemsize
         num_blocks = cache_config.resolve_num_blocks(
-            max_num_seqs=scheduler_config.max_num_seqs,
-            max_model_len=max_model_len,
-            bytes_per_token=self.model.config.num_hidden_layers * 2 * self.model.config.kv_size * parameter.itemsize,
+            max_num_seqs=scheduler_config.max_num_seqs, max_model_len=max_model_len, bytes_per_token=bytes_per_token
         )
+        if not parameter.is_cuda:
+            _require_memory(num_blocks, cache_config.block_size * bytes_per_token, scheduler_config, max_model_len)
         self.config = EngineConfig(
             name,
             max_model_len,
@@ -202,6 +220,8 @@ class LLMEngine:
         )
         self.num_steps = 0
         self._streams: dict[str, Stream] = {}
+        self._leaving: dict[str, Stream] = {}  # of the last step
+        self._delivered_step = 0
         self._num_generated_ids = 0
         self._busy = False
         self._observer: Observer | None = None
@@ -410,10 +430,13 @@ class LLMEngine:
 
     def _start_anew(self) -> None:
         """Let every live request begin again from the tokens it has been given; nothing else of a failed step stays."""
+        if self._delivered_step < self.num_steps:
+            self._streams |= self._leaving
         place = {r.request_id: index for index, r in enumerate([*self.scheduler.running, *self.scheduler.waiting])}
         streams = sorted(self._streams.values(), key=lambda s: place.get(s.request.request_id, len(place)))
         for stream in streams:
-            stream.start_anew()
+            stream.start_anew(self._delivered_step)
+        self._leaving, self._delivered_step = {}, self.num_steps
         self.kv_cache_manager.reset()
         self.runner.reset()
         self.scheduler.restart([stream.request for stream in streams])
@@ -443,9 +466,13 @@ class LLMEngine:
         outputs = []
         for request_id, new_token_ids in result.new_token_ids.items():
             finish_reason = result.finish_reasons.get(request_id)
-            stream = self._streams[request_id] if finish_reason is None else self._streams.pop(request_id)
             accepted = logprobs.get(request_id, ())[: len(new_token_ids)]  # what was sampled behind the end is dropped
-            outputs.append(stream.take(new_token_ids, accepted, finish_reason))
+            output = self._streams[request_id].take(self.num_steps, new_token_ids, accepted, finish_reason)
+            outputs.append(output)
+        self._leaving = {request_id: self._streams[request_id] for request_id in result.finish_reasons}
+        if self._leaving:
+            self._streams = {name: stream for name, stream in self._streams.items() if name not in self._leaving}
+        self._delivered_step = self.num_steps  # from here on the step has happened
         return outputs
 
     # --- many at once -----------------------------------------------------------------------------------

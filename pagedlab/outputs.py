@@ -54,15 +54,23 @@ class Stream:
     output_token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     text: str = ""
+    step: int = 0
+    before: tuple[int, str] = (0, "")
 
     def take(
-        self, new_token_ids: tuple[int, ...], new_logprobs: tuple[TokenLogprobs, ...], finish_reason: str | None
+        self,
+        step: int,
+        new_token_ids: tuple[int, ...],
+        new_logprobs: tuple[TokenLogprobs, ...],
+        finish_reason: str | None,
     ) -> RequestOutput:
+        """Take in what a step brought; until the step has ended, `start_anew` can take it back."""
         wants_logprobs = self.request.sampling_params.logprobs is not None
         if wants_logprobs and len(new_logprobs) != len(new_token_ids):
             raise IntegrityError(
                 f"request {self.request.request_id!r} got {len(new_token_ids)} tokens and {len(new_logprobs)} logprobs"
             )
+        self.before, self.step = (len(self.output_token_ids), self.text), step
         self.logprobs.extend(new_logprobs)
         self.output_token_ids.extend(new_token_ids)
         new_text = ""
@@ -84,8 +92,14 @@ class Stream:
             new_logprobs if wants_logprobs else None,
         )
 
-    def start_anew(self) -> None:
-        """Let the request go back to the tokens that its user has, with nothing computed."""
+    def start_anew(self, delivered_step: int) -> None:
+        """Let the request go back to the tokens that its user has since ``delivered_step``, with nothing computed."""
+        if self.step > delivered_step:
+            num_tokens, self.text = self.before
+            del self.output_token_ids[num_tokens:]
+            if self.detokenizer is not None:
+                self.detokenizer.restart(self.output_token_ids)
+            self.step = delivered_step
         num_tokens = len(self.output_token_ids)
-        del self.logprobs[num_tokens:]  # an interrupt may have come between the two
+        del self.logprobs[num_tokens:]
         self.request.restart(num_tokens)

@@ -54,7 +54,8 @@ class SamplingParams:
         Before it has generated this many, the request cannot stop: its stop tokens, end-of-text among them, are not
         sampled.
     temperature : float
-        0 is greedy; values between 0 and 0.01 are raised to 0.01, as in vLLM.
+        0 is greedy, and ``top_p``, ``top_k`` and ``min_p`` are then set to what they are without use; values between 0
+        and 0.01 are raised to 0.01. Both as in vLLM.
     top_p : float
         Sample from the smallest set of tokens whose probability reaches this; in (0, 1].
     top_k : int
@@ -121,6 +122,9 @@ class SamplingParams:
             self._set(name, _checked_number(name, getattr(self, name), low, high))
         if self.top_p == 0.0:
             raise ConfigError("top_p is 0: give a number above 0; for greedy sampling use temperature=0")
+        if self.greedy:  # what narrows a draw has nothing to narrow
+            for name, value in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+                self._set(name, value)
         if 0 < self.temperature < MIN_TEMPERATURE:
             self._set("temperature", MIN_TEMPERATURE)
         self._set("stop_token_ids", _checked_token_ids("stop_token_ids", self.stop_token_ids))

@@ -112,7 +112,8 @@ class BlockTable:
         self._sender: CellSender | None = None
         # What the device does not have yet: the first columns of a row, how many; and beside that single cells.
         self._changed_rows: dict[int, int] = {}
-        self._changed_cells: list[npt.NDArray[np.int64]] = []
+        self._changed_cells: list[Cells] = []
+        self._null_rows: set[int] = set()  # rows that the device has as padding, whatever the host's row says
         # Columns of a row that were ever written are as many as this says, or as are live now.
         self._extents = [0] * max_num_reqs
         self._cp_arguments: dict[str, Any] = {
@@ -166,7 +167,7 @@ class BlockTable:
         cells = rows * self.num_columns + starts
         if width > 1:
             cells = (cells[:, None] + np.arange(width)).reshape(-1)
-        self._cells[cells] = self._expand(block_ids)
+        self._cells[cells] = self.expand(block_ids)
         ends = starts + width
         self.num_blocks_per_row[rows] = ends
         self._changed_cells.append(cells)
@@ -179,28 +180,22 @@ class BlockTable:
                 f"table has {self.num_columns // self.blocks_per_kv_block} columns; raise max_model_len"
             )
 
-    def _expand(self, block_ids: BlockIds) -> BlockIds:
+    def expand(self, block_ids: BlockIds) -> BlockIds:
         """Turn manager blocks into kernel blocks (vLLM: ``map_to_kernel_blocks``)."""
         if self.blocks_per_kv_block == 1:
             return block_ids
         first = np.asarray(block_ids, dtype=np.int64)[:, None] * self.blocks_per_kv_block
         expanded = (first + np.arange(self.blocks_per_kv_block)).reshape(-1)
         if len(expanded) and expanded.max() >= 2**31:
-            raise CapacityError(
-                f"kernel block {expanded.max()} is more than an int32 holds: use fewer or larger blocks"
-            )
+            raise ValueError(f"kernel block {expanded.max()} is more than an int32 holds: use fewer or larger blocks")
         return expanded.astype(np.int32)
 
     def _write(self, block_ids: BlockIds, row: int, start: int) -> int:
         """Write manager blocks from column ``start`` on, and end the row there; return its end."""
         if self.blocks_per_kv_block > 1:
-            block_ids = self._expand(block_ids)
+            block_ids = self.expand(block_ids)
         end = start + len(block_ids)
-        try:
-            packed = struct.pack(f"{len(block_ids)}i", *block_ids)
-        except struct.error as error:
-            raise CapacityError(f"block ids are whole numbers below 2^31, and {list(block_ids)} are not") from error
-        self._rows[row][start * _BYTES : end * _BYTES] = packed
+        self._rows[row][start * _BYTES : end * _BYTES] = _packed(block_ids)
         self._counts[row] = end
         return end
 
@@ -279,34 +274,49 @@ class BlockTable:
 
     def pending_cells(self, num_reqs: int) -> Cells:
         """Return the cells of the first ``num_reqs`` rows that the device lacks, each once or more."""
-        cells = self._pending_cells()
+        cells = self._all_of([*self._changed_cells, self._cells_of_rows(num_reqs)])
         return cells[cells < num_reqs * self.num_columns]
 
     def take_changed(self, num_reqs: int) -> Cells:
-        """Return the `pending_cells`, and count them as sent; those of rows that are not in use now wait."""
-        cells = self._pending_cells()
+        """Return the `pending_cells`, and count them as sent; rows that are not in use now wait."""
+        cells = self._all_of(self._changed_cells)
+        self._changed_cells = []
         in_use = cells < num_reqs * self.num_columns
-        if in_use.all():
-            self._changed_cells = []
-        else:
-            cells, self._changed_cells = cells[in_use], [np.unique(cells[~in_use])]
-        self._changed_rows = {}
+        if not in_use.all():  # appended, and then the row fell out of use: let it wait as a row
+            for row, column in zip(*np.divmod(cells[~in_use], self.num_columns), strict=True):
+                self._changed(int(row), int(column) + 1)
+            cells = cells[in_use]
+        if self._changed_rows:
+            cells = self._all_of([cells, self._cells_of_rows(num_reqs)])
+            self._changed_rows = {row: end for row, end in self._changed_rows.items() if row >= num_reqs}
+        if self._null_rows:
+            self._null_rows = {row for row in self._null_rows if row >= num_reqs}
         return cells
 
-    def _pending_cells(self) -> Cells:
-        parts = self._changed_cells
-        if self._changed_rows:
-            rows, lengths = (np.fromiter(part, np.int64) for part in zip(*self._changed_rows.items(), strict=True))
-            parts = [*parts, cells_of_spans(rows * self.num_columns, lengths)]
+    def _cells_of_rows(self, num_reqs: int) -> Cells:
+        """Return the cells of changed rows that are in use."""
+        changed = [(row, end) for row, end in self._changed_rows.items() if row < num_reqs]
+        if not changed:
+            return np.empty(0, dtype=np.int64)
+        rows, ends = np.array(changed, dtype=np.int64).T
+        return cells_of_spans(rows * self.num_columns, ends)
+
+    @staticmethod
+    def _all_of(parts: list[Cells]) -> Cells:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def pad_rows(self, num_reqs: int, num_reqs_padded: int) -> None:
-        """Let the rows behind the live ones name the null block, on the device; the host's rows stay."""
-        if num_reqs_padded > num_reqs:
+        """Let the rows behind the live ones name the null block, on the device; the host's rows stay.
+
+        A row is nulled once and then left alone until it is in use again.
+        """
+        fresh = [row for row in range(num_reqs, num_reqs_padded) if row not in self._null_rows]
+        if fresh:
             self.table.gpu[num_reqs:num_reqs_padded].fill_(NULL_BLOCK_ID)
-            for row in range(num_reqs, num_reqs_padded):
+            self._null_rows.update(fresh)
+            for row in fresh:
                 self._changed(row, max(self._extents[row], self._counts[row]))
 
     def device_tensor(self, num_reqs: int) -> torch.Tensor:
@@ -381,6 +391,14 @@ class BlockTable:
             self._num_slots = num_slots
 
 
+def _packed(block_ids: BlockIds) -> bytes:
+    """Return block ids as int32, side by side; `ValueError` if one is not."""
+    try:
+        return struct.pack(f"{len(block_ids)}i", *block_ids)
+    except struct.error as error:
+        raise ValueError(f"block ids are whole numbers below 2^31, and {list(block_ids)} are not") from error
+
+
 class MultiGroupBlockTable:
     """One `BlockTable` per KV cache group; every row operation is done in all of them.
 
@@ -451,7 +469,7 @@ class MultiGroupBlockTable:
     def check_room(self, block_ids: BlockIdsPerGroup, row: int | None = None) -> None:
         """Raise `CapacityError` if a row (None: one that starts anew) cannot take these blocks in every group.
 
-        `ValueError` if there is not one list of blocks for each group.
+        `ValueError` if there is not one list of blocks for each group, or an id is no int32.
         """
         if len(block_ids) != len(self._tables):
             raise ValueError(
@@ -460,6 +478,8 @@ class MultiGroupBlockTable:
             )
         for table, ids in zip(self._tables, block_ids, strict=True):
             table.check_room(len(ids), 0 if row is None else int(table.num_blocks_per_row[row]))
+            if len(self._tables) > 1:  # a single table refuses bad ids itself, before anything has changed
+                _packed(table.expand(ids))
 
     def add_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
         """Start a row anew in every group; `CapacityError`, and no group changed, if one has no room."""

@@ -14,7 +14,6 @@ row in use in each step.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -83,13 +82,15 @@ class CellSender:
     """
 
     def __init__(self, memory: CpuGpuBuffer, backend: str | None = None) -> None:
+        if backend not in (None, "numpy", "triton") or (backend == "numpy" and memory.gpu.is_cuda):
+            raise ConfigError(f"the backend of commits is {backend!r}: give 'triton', or 'numpy' on a CPU, or None")
         self._memory = memory
         self._device = memory.gpu.device
         self._backend = backend or ("triton" if self._device.type == "cuda" else "numpy")
         self._staging = [_Staging(0, self._device) for _ in range(2)]
 
     def send(self, cells: Cells) -> int:
-        """Bring cells to the device; return the bytes that crossed."""
+        """Bring cells to the device; return their bytes (not those that fill up a graph)."""
         num_cells = len(cells)
         if num_cells == 0:
             return 0
@@ -106,7 +107,7 @@ class CellSender:
         else:
             self._write(staging.buffer, size)
         staging.fence.record()
-        return size * BYTES_PER_CELL
+        return num_cells * BYTES_PER_CELL
 
     def _write(self, buffer: CpuGpuBuffer, size: int) -> None:
         """Copy packed cells to the device and write them to their places."""
@@ -176,10 +177,6 @@ def commit_tables(tables: Sequence[BlockTable], sender: CellSender, num_reqs: in
             events.append((table.observer, BlockTableCommitted(table.group, num_reqs, sent, mode_used, spans)))
     if to_send:
         num_bytes += sender.send(to_send[0] if len(to_send) == 1 else np.concatenate(to_send))
-    if events:  # cells that were sent to fill a graph belong to no group: the last one counts them
-        observer, last = events[-1]
-        filled = num_bytes - sum(event.num_bytes for _, event in events)
-        events[-1] = observer, dataclasses.replace(last, num_bytes=last.num_bytes + filled)
     for observer, event in events:
         observer(event)
     return num_bytes

@@ -8,7 +8,7 @@ what holes remain are filled by `condense`, from the end:
 
 vLLM counterpart: ``vllm/v1/worker/gpu_input_batch.py`` (``InputBatch``) at 0.25.1. What differs: per-row scalars
 live in a `RowStore`, sampling settings in `SamplingRows`; which prompts are embeddings is only kept once one is;
-defects that 0.33.0 mended are not here (`docs/differences.md`); pooling and async scheduling are not here yet.
+defects that 0.33.0 mended are not here, nor are pooling and async scheduling (`docs/differences.md`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pagedlab.batch.sampling_rows import SamplingRows
 from pagedlab.batch.state import BlockIdLists, CachedRequestState
 from pagedlab.batch.table_spec import TableSpec
 from pagedlab.batch.update import BatchUpdate, BatchUpdateBuilder, MoveDirection
-from pagedlab.errors import CapacityError, DuplicateRequestError, IntegrityError
+from pagedlab.errors import CapacityError, DuplicateRequestError, IntegrityError, RequestError
 from pagedlab.events import (
     BatchUpdated,
     BlocksAppended,
@@ -177,6 +177,8 @@ class InputBatch:
             If the request is in the batch already.
         CapacityError
             If every row is taken, or the request has more tokens than a row.
+        RequestError
+            If its adapter or an allowed token is out of range.
         IntegrityError
             If rows have moved in this step.
         """
@@ -189,6 +191,9 @@ class InputBatch:
         num_reqs = len(self.req_id_to_index)
         if num_reqs >= self.max_num_reqs:
             raise CapacityError(f"all {self.max_num_reqs} rows are taken: raise max_num_seqs")
+        prompt = request.prompt_bytes  # refuses what is no token id
+        outputs = request.output_array
+        self._check_settings(request)
         self.block_table.check_room(request.block_ids)
         row = self._updates.row_to_add(num_reqs)
         self.block_table.add_row(request.block_ids, row)
@@ -202,10 +207,9 @@ class InputBatch:
             self.spec_token_ids[row] = []
         self.req_id_to_index[req_id] = row
 
-        prompt = request.prompt_bytes
         self._token_rows[row][: len(prompt)] = prompt
         if end > num_prompt_tokens:
-            self.token_ids[row, num_prompt_tokens:end] = request.output_token_ids
+            self.token_ids[row, num_prompt_tokens:end] = outputs
         if request.prompt_embeds is not None:
             self.req_prompt_embeds[row] = request.prompt_embeds
             if self.is_token_ids is None:
@@ -227,6 +231,17 @@ class InputBatch:
             block_ids = tuple(tuple(ids) for ids in request.block_ids)
             self.observer(RowAdded(row, req_id, end, request.num_computed_tokens, block_ids))
         return row
+
+    def _check_settings(self, request: CachedRequestState) -> None:
+        """Raise `RequestError` if a row cannot hold a request's adapter or settings."""
+        if not 0 <= request.lora_id < 2**31:
+            raise RequestError(f"request {request.req_id!r} has the LoRA id {request.lora_id}: give 0 to 2^31 - 1")
+        allowed = request.sampling_params.allowed_token_ids
+        if allowed is not None and max(allowed) >= self.vocab_size:
+            raise RequestError(
+                f"request {request.req_id!r} allows token {max(allowed)}, and the vocabulary has {self.vocab_size}: "
+                "give ids below that"
+            )
 
     def remove_request(self, req_id: str) -> int | None:
         """Make a request's row a hole; return the row, None if the request is not in the batch.
@@ -306,6 +321,8 @@ class InputBatch:
             If one of them is a hole.
         """
         req_ids = self._req_ids
+        if not (0 <= first < len(req_ids) and 0 <= second < len(req_ids)):
+            raise IntegrityError(f"rows {first} and {second} cannot be swapped: {len(req_ids)} rows are in use")
         first_id, second_id = req_ids[first], req_ids[second]
         if first_id is None or second_id is None:
             raise IntegrityError(f"rows {first} and {second} cannot be swapped: one is a hole")
@@ -406,6 +423,8 @@ class InputBatch:
             raise CapacityError(f"row {row} (request {self._req_ids[row]!r}) is full: {ends[row]} tokens")
         if len(self._req_ids) != num_reqs:
             raise IntegrityError("the batch has holes: condense it before tokens are appended")
+        if len(token_ids) != num_reqs:
+            raise ValueError(f"{len(token_ids)} tokens were given for {num_reqs} rows: give one each")
         self.token_ids[self._row_numbers[:num_reqs], ends] = token_ids
         if self._may_have_drafts:
             self.spec_token_ids = [[] for _ in range(num_reqs)]
@@ -417,6 +436,14 @@ class InputBatch:
         outputs: list[list[int]] = self.req_output_token_ids  # type: ignore[assignment]  # no holes, so no None
         collections.deque(map(list.append, outputs, tokens), maxlen=0)  # `append` for each pair, without a Python loop
         return tokens
+
+    def truncate_outputs(self, request: CachedRequestState, num_output_tokens: int) -> None:
+        """Forget what a request generated beyond ``num_output_tokens``, in the batch too if it is there."""
+        del request.output_token_ids[num_output_tokens:]
+        row = self.req_id_to_index.get(request.req_id)
+        if row is not None:
+            self.rows.num_tokens_no_spec[row] = request.num_tokens
+            self.spec_token_ids[row] = []
 
     def set_drafts(self, req_id: str, draft_token_ids: Sequence[int]) -> None:
         """Write a request's draft tokens behind its tokens, in place of those it had (``update_req_spec_token_ids``).
@@ -434,9 +461,9 @@ class InputBatch:
                 f"row {row} (request {req_id!r}) holds {start} tokens and cannot take {len(draft_token_ids)} drafts: "
                 f"a row holds {self.max_model_len}"
             )
+        self.token_ids[row, start:end] = np.array(draft_token_ids, dtype=np.int32)
         self.spec_token_ids[row] = list(draft_token_ids)
         self._may_have_drafts = True
-        self.token_ids[row, start:end] = draft_token_ids
         if self.is_token_ids is not None:
             self.is_token_ids[row, start:end] = True
 
@@ -446,7 +473,14 @@ class InputBatch:
         """Close the step's changes: return them, None if there are none.
 
         Logits processors hear of every step; sampling metadata are made anew only if something changed.
+
+        Raises
+        ------
+        IntegrityError
+            If there are holes; nothing has been closed then.
         """
+        if len(self._req_ids) != self.num_reqs:
+            raise IntegrityError("the batch has holes: condense it before its changes are closed")
         update = self._updates.get_and_reset(self.num_reqs)
         for processor in self.logits_processors:
             processor.update_state(update)
@@ -464,7 +498,8 @@ class InputBatch:
         return update
 
     def _make_sampling_metadata(self) -> SamplingMetadata:
-        return self.sampling.make_metadata(self.req_ids, self.token_ids, self.req_output_token_ids)  # type: ignore[arg-type]
+        outputs: Sequence[list[int]] = self.req_output_token_ids  # type: ignore[assignment]  # no holes, so no None
+        return self.sampling.make_metadata(self.req_ids, self.token_ids, outputs, self.is_token_ids)
 
     def make_lora_inputs(
         self, num_scheduled_tokens: npt.NDArray[np.integer], num_sampled_tokens: npt.NDArray[np.integer]

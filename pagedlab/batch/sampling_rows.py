@@ -195,6 +195,7 @@ class SamplingRows:
         req_ids: Sequence[str],
         token_ids: npt.NDArray[np.int32],
         outputs: Sequence[list[int]],
+        is_token_ids: npt.NDArray[np.bool_] | None = None,
     ) -> SamplingMetadata:
         """Gather what the sampler needs; a part that nobody uses is not made.
 
@@ -206,6 +207,8 @@ class SamplingRows:
             Prompts first.
         outputs : sequence of list of int
             By row, the live lists.
+        is_token_ids : ndarray of bool, [max_num_reqs, max_model_len], optional
+            False where a prompt is embeddings.
         """
         num_reqs, rows = len(req_ids), self._rows
         penalized = bool(self.frequency_penalty_reqs or self.presence_penalty_reqs or self.repetition_penalty_reqs)
@@ -225,13 +228,13 @@ class SamplingRows:
 
         return SamplingMetadata(
             temperature=device("temperature", bool(self.random_reqs)),
-            top_p=device("top_p", bool(self.top_p_reqs and self.random_reqs)),
-            top_k=device("top_k", bool(self.top_k_reqs and self.random_reqs)),
+            top_p=device("top_p", bool(self.top_p_reqs)),
+            top_k=device("top_k", bool(self.top_k_reqs)),
             generators=self.generators,
             frequency_penalties=device("frequency_penalty", penalized),
             presence_penalties=device("presence_penalty", penalized),
             repetition_penalties=device("repetition_penalty", penalized),
-            prompt_token_ids=self._prompts(num_reqs, token_ids) if penalized else None,
+            prompt_token_ids=self._prompts(num_reqs, token_ids, is_token_ids) if penalized else None,
             output_token_ids=tuple(outputs) if penalized or self.bad_words_token_ids else (),
             allowed_token_ids_mask=mask,
             bad_words_token_ids=self.bad_words_token_ids,
@@ -239,12 +242,16 @@ class SamplingRows:
             logits_processors=self.logits_processors,
         )
 
-    def _prompts(self, num_reqs: int, token_ids: npt.NDArray[np.int32]) -> torch.Tensor:
-        """Return all prompts, ``[num_reqs, longest]`` int64, padded with the vocabulary size."""
+    def _prompts(
+        self, num_reqs: int, token_ids: npt.NDArray[np.int32], is_token_ids: npt.NDArray[np.bool_] | None
+    ) -> torch.Tensor:
+        """Return all prompts, ``[num_reqs, longest]`` int64; the vocabulary size where there is no token."""
         lengths = self._rows.num_prompt_tokens[:num_reqs]
         longest = int(lengths.max()) if num_reqs else 0
         prompts = token_ids[:num_reqs, :longest].astype(np.int64)
         prompts[np.arange(longest) >= lengths[:, None]] = self._shape[1]
+        if is_token_ids is not None:
+            prompts[~is_token_ids[:num_reqs, :longest]] = self._shape[1]
         return torch.from_numpy(prompts).to(self._device)
 
     def check_integrity(self, req_ids: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pagedlab.errors import RequestError
@@ -109,8 +110,19 @@ class CachedRequestState:
         """The prompt as int32, as it stands in a row; made once. Zeros if it is given as embeddings."""
         if self._prompt_bytes is None:
             ids = self.prompt_token_ids or [0] * self.num_prompt_tokens
-            self._prompt_bytes = np.array(ids, dtype=np.int32).data.cast("B")
+            self._prompt_bytes = self._int32(ids).data.cast("B")
         return self._prompt_bytes
+
+    @property
+    def output_array(self) -> npt.NDArray[np.int32]:
+        """The outputs as ``[num_output_tokens]`` int32, made anew each time."""
+        return self._int32(self.output_token_ids)
+
+    def _int32(self, token_ids: Sequence[int]) -> npt.NDArray[np.int32]:
+        try:
+            return np.array(token_ids, dtype=np.int32)
+        except (OverflowError, ValueError) as error:
+            raise RequestError(f"request {self.req_id!r} holds what is no token id: {error}") from error
 
     def token_id(self, index: int) -> int:
         """Return the token at ``index`` of prompt and output, -1 past the end (vLLM: ``get_token_id``).

@@ -49,12 +49,6 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         require_int("block_size", self.block_size, 1)
-        interleave = self.context_parallel.interleave
-        if (self.kernel_block_size or self.block_size) % interleave:
-            raise ConfigError(
-                f"runs of {interleave} tokens on a rank do not fill a block of "
-                f"{self.kernel_block_size or self.block_size} evenly: interleave must divide the block size"
-            )
         if self.max_blocks is not None:
             require_int("max_blocks", self.max_blocks, 0)
         if self.kernel_block_size is not None:
@@ -64,6 +58,12 @@ class TableSpec:
                     f"a kernel's blocks of {self.kernel_block_size} tokens do not fill a block of {self.block_size} "
                     "evenly: kernel_block_size must divide block_size"
                 )
+        interleave = self.context_parallel.interleave
+        if (self.kernel_block_size or self.block_size) % interleave:
+            raise ConfigError(
+                f"runs of {interleave} tokens on a rank do not fill a block of "
+                f"{self.kernel_block_size or self.block_size} evenly: interleave must divide the block size"
+            )
 
     @property
     def has_slots(self) -> bool:

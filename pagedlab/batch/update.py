@@ -80,10 +80,12 @@ class BatchUpdateBuilder:
         Raises
         ------
         IntegrityError
-            If holes have been read in this step already: all removals come first.
+            If holes have been read or rows have moved in this step already: all removals come first.
         """
         if self._removed_is_sorted:
             raise IntegrityError(f"row {row} is removed after holes were read: remove before you add or condense")
+        if self._moved:
+            raise IntegrityError(f"row {row} is removed after rows have moved: remove first, or refresh_metadata first")
         self._removed.append(row)
 
     def row_to_add(self, num_reqs: int) -> int:

@@ -1,8 +1,8 @@
 """How fast pagedlab is on this machine.
 
-Each row is one claim: one thread, the best of three runs. The figures of vLLM 0.25.1 beside it were measured in the
-same way, but on another machine (`VLLM_MEASURED`). Figures that stand in ``docs/`` come from here, with the machine and
-the date (`pagedlab bench`).
+Each row is one claim; of the host: one thread, the best of three runs. The figures of vLLM 0.25.1 beside it were
+measured in the same way, but on another machine (`VLLM_MEASURED`). Figures that stand in ``docs/`` come from here, with
+the machine and the date (`pagedlab bench`).
 """
 
 from pagedlab.bench.host import host_rows

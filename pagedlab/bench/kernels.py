@@ -3,8 +3,8 @@
 Two floors say how good a figure can be: an empty kernel's time (the launch floor), and the time in which the bytes that
 must be moved can be moved (the bytes floor, at the speed of a large copy on this GPU).
 
-Figures of vLLM are those of 0.25.1's kernels on an NVIDIA H200 with torch 2.11 and Triton 3.6, 2026-11-29, measured in
-the same way.
+Figures of others (vLLM 0.25.1's slot kernel and copy, 0.33.0's unified attention, torch's dense SDPA on decodes) are
+constants here: measured on an NVIDIA H200 with torch 2.11 and Triton 3.6, 2026-11-29, in the same way.
 """
 
 from __future__ import annotations

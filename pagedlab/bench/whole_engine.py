@@ -22,11 +22,7 @@ _WAYS: dict[str, dict[str, Any]] = {
 def engine_figures() -> dict[str, Any]:
     """Return tokens a second of 256 requests, with CUDA graphs and without, and the parts of a decode step."""
     figures: dict[str, Any] = {"requests": _NUM_REQUESTS, "max_tokens": _MAX_TOKENS, "dtype": "bfloat16"}
-    for name, options in (
-        ("graphs", {}),
-        ("eager", {"enforce_eager": True}),
-        ("torch", {"attention_backend": "torch"}),
-    ):
+    for name, options in _WAYS.items():
         engine = _engine(**options)
         _run(engine)  # compiles, captures
         figures[name] = {"tokens_per_s": round(_run(engine)), "step_us": _parts_of_a_step(engine)}

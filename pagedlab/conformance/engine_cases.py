@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from pagedlab.batch import BatchUpdate
 from pagedlab.config import SchedulerConfig
-from pagedlab.conformance.report import Case, Pair
-from pagedlab.events import BatchUpdated, Event
+from pagedlab.conformance.report import Case, Pair, update_fields
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, KVCacheSpec, SlidingWindowSpec
 from pagedlab.model.config import DecoderConfig
 from pagedlab.model.decoder import Decoder
@@ -65,15 +65,22 @@ class _Replay:
             decode_threshold=config["decode_first_threshold"],
             poison=poison,
         )
-        self._runner.input_batch.observer = self._see
+        self._see_batch_updates()
         self._arrivals = [(request["arrives"], _request(request)) for request in case["requests"]]
         self._aborts = [(abort["step"], abort["id"]) for abort in case["aborts"]]
         self._batch_update: dict[str, Any] | None = None
 
-    def _see(self, event: Event) -> None:
-        if isinstance(event, BatchUpdated):
-            moved = [list(move) for move in event.moved]
-            self._batch_update = {"removed": list(event.removed), "added": list(event.added), "moved": moved}
+    def _see_batch_updates(self) -> None:
+        """Keep what `refresh_metadata` returns; an observer would make the batch take its slow ways."""
+        batch = self._runner.input_batch
+        refresh = batch.refresh_metadata
+
+        def seen() -> BatchUpdate | None:
+            update = refresh()
+            self._batch_update = update_fields(update)
+            return update
+
+        batch.refresh_metadata = seen  # type: ignore[method-assign]
 
     def step(self, step: int) -> dict[str, Any]:
         for arrives, request in self._arrivals:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from pagedlab.batch import BatchUpdate, CachedRequestState, InputBatch, TableSpec
+from pagedlab.batch import CachedRequestState, InputBatch, TableSpec
 from pagedlab.batch.row_store import FLOAT_FIELDS
-from pagedlab.conformance.report import Case, Pair
+from pagedlab.conformance.report import Case, Pair, update_fields
 from pagedlab.request import SamplingParams
 
 
@@ -39,7 +39,7 @@ def _after(batch: InputBatch, ops: Iterable[Mapping[str, Any]], poison: bool) ->
     if poison:
         batch.poison()
     batch.check_integrity({})
-    return _fields(_update(update), _batch_state(batch))
+    return _fields(update_fields(update), _batch_state(batch))
 
 
 def _fields(update: Any, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,17 @@ def _fields(update: Any, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _PARTS = {
-    "add": {"request"},
+    "add": {
+        "request",
+        "id",
+        "prompt",
+        "output",
+        "num_computed_tokens",
+        "block_ids",
+        "sampling",
+        "lora_id",
+        "bad_words",
+    },
     "remove": {"id"},
     "condense": set[str](),
     "append_blocks": {"id", "block_ids"},
@@ -65,7 +75,8 @@ def _check_step(step: Mapping[str, Any]) -> None:
         name = op.get("op")
         if name not in _PARTS:
             raise ValueError(f"there is no operation {name!r}")
-        if missing := _PARTS[name] - op.keys():
+        parts = op if name != "add" else op | op.get("request", {})
+        if missing := _PARTS[name] - parts.keys():
             raise ValueError(f"the operation {name} lacks {sorted(missing)}")
 
 
@@ -133,15 +144,4 @@ def _batch_state(batch: InputBatch) -> dict[str, Any]:
         "penalty_reqs": sorted(sampling.penalty_reqs),
         "num_logprobs": dict(sampling.num_logprobs),
         "active_loras": {str(lora_id): sorted(req_ids) for lora_id, req_ids in batch.lora_requests.items()},
-    }
-
-
-def _update(update: BatchUpdate | None) -> dict[str, Any] | None:
-    """Return what changed in the batch as a golden case holds it."""
-    if update is None:
-        return None
-    return {
-        "removed": list(update.removed),
-        "added": [added.row for added in update.added],
-        "moved": [[moved.source, moved.target, moved.direction.value] for moved in update.moved],
     }

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagedlab.batch import BatchUpdate
+
 Case = Mapping[str, Any]
 """One golden case, as ``FORMAT.md`` says."""
 
@@ -43,7 +45,7 @@ class Report:
     fields : Counter of str
         How often each field was compared.
     not_compared : Counter of str
-        Cases of kinds that cannot be replayed yet, by kind.
+        Cases of kinds that are not known, by kind.
     difference : Difference or None
     """
 
@@ -65,3 +67,14 @@ class Report:
     def passed(self) -> bool:
         """Whether something was compared, all of it was equal, and nothing was left uncompared."""
         return self.num_cases > 0 and self.difference is None and not self.not_compared
+
+
+def update_fields(update: BatchUpdate | None) -> dict[str, Any] | None:
+    """Return what changed in the batch as a golden case holds it."""
+    if update is None:
+        return None
+    return {
+        "removed": list(update.removed),
+        "added": [added.row for added in update.added],
+        "moved": [[moved.source, moved.target, moved.direction.value] for moved in update.moved],
+    }

@@ -107,6 +107,11 @@ class IncrementalDetokenizer:
         """Take new tokens; return the text that is now complete, which may be empty."""
         return self._decoder.decode(self._tokenizer.to_bytes(new_token_ids))
 
+    def restart(self, token_ids: Iterable[int]) -> None:
+        """Go back to where it stood after ``token_ids``, all that came before."""
+        self._decoder.reset()
+        self.update(token_ids)
+
     def finish(self) -> str:
         """Return what a request that ended inside a character still owes: U+FFFD, or nothing."""
         return self._decoder.decode(b"", final=True)

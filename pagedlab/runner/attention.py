@@ -115,12 +115,12 @@ class AttentionMetadata:
 
 
 class TorchMetadataBuilder:
-    """Builds `AttentionMetadata` for one KV cache (`pagedlab.runner.metadata.AttentionMetadataBuilder`)."""
+    """Builds `AttentionMetadata` of a group (`pagedlab.runner.metadata.AttentionMetadataBuilder`)."""
 
     supports_update_block_table = True
 
-    def __init__(self, cache: KVCache) -> None:
-        self._cache = cache
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
 
     def build(self, common: CommonAttentionMetadata) -> AttentionMetadata:
         """Group the live rows of a step by query length."""
@@ -152,8 +152,8 @@ class TorchMetadataBuilder:
         return AttentionMetadata(*_written(common.slot_mapping), groups)
 
     def _slots(self, block_table: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        block_ids = block_table[rows[:, None], places // self._cache.block_size].long()
-        return block_ids * self._cache.block_size + places % self._cache.block_size
+        block_ids = block_table[rows[:, None], places // self._block_size].long()
+        return block_ids * self._block_size + places % self._block_size
 
 
 def _written(slot_mapping: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -212,7 +212,10 @@ class TorchAttentionBackend:
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
-        self.builder = TorchMetadataBuilder(cache)
+
+    def make_builder(self, block_size: int) -> TorchMetadataBuilder:
+        """Return a builder for a group."""
+        return TorchMetadataBuilder(block_size)
 
     def attention(self, metadata: AttentionMetadata) -> PagedAttention:
         """Return the attention of one step."""

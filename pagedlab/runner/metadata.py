@@ -86,7 +86,6 @@ class AttentionBackend(Protocol):
     Attributes
     ----------
     name : str
-    builder : AttentionMetadataBuilder
     captures_graphs : bool
         Whether a CUDA graph may hold its forward pass.
     """
@@ -94,8 +93,8 @@ class AttentionBackend(Protocol):
     name: str
     captures_graphs: bool
 
-    @property
-    def builder(self) -> AttentionMetadataBuilder: ...
+    def make_builder(self, block_size: int) -> AttentionMetadataBuilder:
+        """Return what makes the metadata of a group whose kernel blocks have ``block_size`` tokens."""
 
     def attention(self, metadata: Any) -> Attention:
         """Return the attention of one step, as the model calls it once a layer."""

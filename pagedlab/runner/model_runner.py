@@ -13,8 +13,8 @@ The flat batch of three rows that compute 1, 1 and 4 tokens:
     discard          -  -  yes if row 2 has more of its prompt to come
 
 vLLM counterpart: ``vllm/v1/worker/gpu_model_runner.py`` (``GPUModelRunner._update_states``, ``._prepare_inputs``,
-``._build_attention_metadata``, ``.execute_model``) at 0.25.1. What differs: CUDA graphs and drafts in the forward pass
-are not here yet; a step in which everybody decodes takes a short way through the same work.
+``._build_attention_metadata``, ``.execute_model``) at 0.25.1. What differs: drafts in the forward
+pass and async scheduling are not here; a step in which everybody decodes takes a short way through the same work.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pagedlab.batch import (
     builtin_logits_processors,
 )
 from pagedlab.config import require_int
+from pagedlab.errors import ConfigError
 from pagedlab.events import ForwardFinished, Observer, TokenSampled
 from pagedlab.kernels import backend
 from pagedlab.kvcache import EncoderOnlySpec, KVCacheSpec
@@ -81,7 +82,8 @@ class GPUModelRunner:
         Token counts that batches are padded to; none: no padding. On a GPU with Triton attention, batches of decodes
         are then replayed as CUDA graphs.
     context_parallel : ContextParallel, optional
-        This rank's part of the tokens in full-attention groups; other groups are kept whole on every rank.
+        This rank's part of the tokens in full-attention groups; other groups are kept whole on every rank. For tables
+        and slots only: `forward` refuses it.
     poison : bool
         Overwrite everything stale before each step, to prove that nobody looks at it.
     """
@@ -138,7 +140,12 @@ class GPUModelRunner:
         if attention_backend is None:
             attention_backend = "triton" if on_gpu and triton_takes(parameter.dtype, config.head_dim) else "torch"
         self.attention_backend = make_attention_backend(attention_backend, self.kv_cache)
+        self._builders = [
+            self.attention_backend.make_builder(table.block_size) for table in self.input_batch.block_table
+        ]
         self._graphs = self._new_graphs()
+        if slot_mapping_backend not in (None, "numpy", "triton"):
+            raise ConfigError(f"slot_mapping_backend is {slot_mapping_backend!r}: give 'numpy', 'triton' or None")
         self.slot_mapping_backend = slot_mapping_backend or ("triton" if on_gpu else "numpy")
         self._is_small = sum(p.numel() for p in model.parameters()) < ONE_THREAD_PARAMETERS
         self._steady_rows: SteadyRows | None = None
@@ -189,9 +196,12 @@ class GPUModelRunner:
 
         to_add = [self._new_state(data) for data in output.scheduled_new_reqs]
         new_block_ids = dict(cached.new_block_ids)
-        for req_id, num_computed_tokens in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        columns = (cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens)
+        for req_id, num_computed_tokens, num_output_tokens in zip(*columns, strict=True):
             state = self.requests[req_id]
             state.num_computed_tokens = num_computed_tokens
+            if num_output_tokens < len(state.output_token_ids):
+                batch.truncate_outputs(state, num_output_tokens)
             blocks = new_block_ids.get(req_id)
             if req_id in cached.resumed_req_ids:
                 state.replace_block_ids(blocks or state.block_ids)
@@ -395,6 +405,12 @@ class GPUModelRunner:
 
         Logits of a graph are valid until the next forward pass.
         """
+        world_size = self.input_batch.block_table[0].context_parallel.world_size
+        if world_size > 1:
+            raise ConfigError(
+                f"a rank of {world_size} prepares its tables and slots, but its attention is not merged with that of "
+                "the others here: run the model without context parallelism"
+            )
         started = time.perf_counter()
         if self._graphs is not None and inputs.is_all_decodes and self._graphs.has(inputs.num_reqs_padded):
             logits = self._graphs.replay(inputs.num_reqs_padded)[: len(inputs.req_ids)]
@@ -408,19 +424,19 @@ class GPUModelRunner:
         return logits
 
     def _forward_eagerly(self, inputs: ModelInputs) -> torch.Tensor:
-        backend = self.attention_backend
+        groups = zip(self._specs, self._builders, inputs.attention, self.input_batch.block_table, strict=True)
         metadata, *_ = build_group_metadata(
-            [(spec, backend.builder, common) for spec, common in zip(self._specs, inputs.attention, strict=True)]
+            [(spec, builder, common) for spec, builder, common, table in groups if table.spec.has_slots]
         )
         last = torch.from_numpy(inputs.logits_indices).to(self.device)
-        hidden = self.model(inputs.input_ids, inputs.positions, backend.attention(metadata))
+        hidden = self.model(inputs.input_ids, inputs.positions, self.attention_backend.attention(metadata))
         logits: torch.Tensor = self.model.compute_logits(hidden[last])
         return logits
 
     def _forward_decodes(self, num_reqs: int) -> torch.Tensor:
         """Return logits of a batch of decodes, padded, from what the persistent buffers hold: what a graph records."""
         input_ids, common = self._buffers.decodes(num_reqs, self.input_batch.block_table[0])
-        attention = self.attention_backend.attention(self.attention_backend.builder.build(common))
+        attention = self.attention_backend.attention(self._builders[0].build(common))
         logits: torch.Tensor = self.model.compute_logits(self.model(input_ids, common.positions, attention))
         return logits
 

@@ -228,7 +228,8 @@ def _keep_top(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     if metadata.top_p is not None:
         probs = ordered.softmax(dim=-1)
         before = probs.cumsum(dim=-1) - probs  # the mass of all likelier tokens
-        dropped = before >= metadata.top_p[:, None]
+        # A row that keeps everything is left alone: rounding could make the sum 1 before the last tokens.
+        dropped = (before >= metadata.top_p[:, None]) & (metadata.top_p < 1)[:, None]
         dropped[:, 0] = False
         logits = logits.masked_fill(torch.zeros_like(dropped).scatter_(1, tokens, dropped), -torch.inf)
     return logits

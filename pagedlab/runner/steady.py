@@ -35,13 +35,14 @@ class SteadyRows:
     base_by_row: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, cached: CachedRequestData, row_of: Mapping[str, int]) -> SteadyRows:
-        """Keep where everybody is."""
+    def of(cls, cached: CachedRequestData, row_of: Mapping[str, int]) -> SteadyRows | None:
+        """Keep where everybody is; None unless the scheduler sent columns that only grow."""
         counts = cached.num_computed_tokens
-        base = counts.base if isinstance(counts, Shifted) else tuple(counts)
-        base_by_row = np.empty(len(base), dtype=np.int32)
-        base_by_row[[row_of[req_id] for req_id in cached.req_ids]] = base
-        return cls(cached.req_ids, base, base_by_row)
+        if not isinstance(counts, Shifted):
+            return None
+        base_by_row = np.empty(len(counts), dtype=np.int32)
+        base_by_row[[row_of[req_id] for req_id in cached.req_ids]] = counts.base
+        return cls(cached.req_ids, counts.base, base_by_row)
 
     def goes_on(self, output: SchedulerOutput) -> bool:
         """Whether this output is of the same requests, one token further, and nothing else."""

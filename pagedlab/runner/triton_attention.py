@@ -68,7 +68,10 @@ class TritonAttentionBackend:
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
-        self.builder = TritonMetadataBuilder()
+
+    def make_builder(self, block_size: int) -> TritonMetadataBuilder:
+        """Return a builder for a group."""
+        return TritonMetadataBuilder()
 
     def attention(self, metadata: CommonAttentionMetadata) -> TritonPagedAttention:
         """Return the attention of one step."""

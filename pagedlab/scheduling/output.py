@@ -1,7 +1,7 @@
 """What the scheduler decided: one immutable value that could cross a process boundary.
 
 >>> import pickle
->>> output = SchedulerOutput(scheduled=(("A", 3),), total_num_scheduled_tokens=3)
+>>> output = SchedulerOutput(scheduled=(("A", 3),))
 >>> pickle.loads(pickle.dumps(output)).num_scheduled_tokens
 {'A': 3}
 
@@ -108,7 +108,7 @@ class SchedulerOutput:
     preempted_req_ids : frozenset of str
         Requests that lost their blocks in this step.
     total_num_scheduled_tokens : int
-        The sum over ``scheduled``.
+        The sum over ``scheduled``; computed if it is not given.
     """
 
     scheduled: tuple[tuple[str, int], ...] = ()
@@ -116,7 +116,11 @@ class SchedulerOutput:
     scheduled_cached_reqs: CachedRequestData = CachedRequestData()
     finished_req_ids: frozenset[str] = frozenset()
     preempted_req_ids: frozenset[str] = frozenset()
-    total_num_scheduled_tokens: int = 0
+    total_num_scheduled_tokens: int = -1
+
+    def __post_init__(self) -> None:
+        if self.total_num_scheduled_tokens == -1:
+            object.__setattr__(self, "total_num_scheduled_tokens", sum(count for _, count in self.scheduled))
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:

@@ -192,7 +192,6 @@ class Scheduler:
             ),
             finished_req_ids=frozenset(self._finished_req_ids),
             preempted_req_ids=frozenset(request.request_id for request in preempted),
-            total_num_scheduled_tokens=sum(granted.values()),
         )
         # The step is promised: count its tokens as computed now, so that the next schedule can go on from there.
         for request_id, num_tokens in granted.items():

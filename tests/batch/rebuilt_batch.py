@@ -148,7 +148,7 @@ class RebuiltBatch:
         rows, sets = self.rows(), self.sets()
         is_random, penalized = bool(sets["random_reqs"]), bool(sets["penalty_reqs"])
         longest = max((request.num_prompt for request in self.requests), default=0)
-        prompts = [request.tokens[: request.num_prompt] for request in self.requests]
+        prompts = [request.prompt or [] for request in self.requests]  # embeddings are no tokens
         return {
             "temperature": _floats(rows["temperature"]) if is_random else None,
             "top_p": _floats(rows["top_p"]) if is_random and sets["top_p_reqs"] else None,
@@ -156,7 +156,7 @@ class RebuiltBatch:
             "frequency_penalties": _floats(rows["frequency_penalty"]) if penalized else None,
             "presence_penalties": _floats(rows["presence_penalty"]) if penalized else None,
             "repetition_penalties": _floats(rows["repetition_penalty"]) if penalized else None,
-            "prompt_token_ids": [p + [VOCAB] * (longest - len(p)) for p in prompts] if penalized else None,
+            "prompt_token_ids": [[*p, *[VOCAB] * (longest - len(p))] for p in prompts] if penalized else None,
             "allowed_token_ids_mask": self.mask() if sets["allowed_token_reqs"] else None,
             "output_token_ids": [r.outputs for r in self.requests] if penalized or self.bad_words() else [],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from rebuilt_batch import (
 )
 
 from pagedlab.batch import MoveDirection, TableSpec
-from pagedlab.errors import CapacityError, ConfigError, DuplicateRequestError, IntegrityError
+from pagedlab.errors import CapacityError, ConfigError, DuplicateRequestError, IntegrityError, RequestError
 from pagedlab.events import (
     BatchUpdated,
     BlocksAppended,
@@ -373,3 +374,49 @@ def test_prompts_are_padded_with_the_vocabulary_size_and_only_there_with_penalti
     assert prompts.dtype == torch.int64
     assert prompts.tolist() == [[1, 2, VOCAB], [3, 4, 5], [7, VOCAB, VOCAB]]
     assert [*batch.sampling_metadata.output_token_ids] == [[], [6], []]
+
+
+def test_removals_come_before_rows_move() -> None:
+    batch = make_batch()
+    batch.add_request(request("A").state())
+    batch.add_request(request("B").state())
+    batch.refresh_metadata()
+    batch.swap_rows(0, 1)
+    with pytest.raises(IntegrityError, match="remove first"):
+        batch.remove_request("A")
+    assert batch.req_ids == ["B", "A"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": (2**31,)},
+        {"outputs": [2**31]},
+        {"lora_id": 2**31},
+        {"params": {"allowed_token_ids": (10**6,)}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_no_row_can_hold_is_refused_before_anything_changes(fields: dict[str, Any]) -> None:
+    batch = make_batch()
+    batch.add_request(request("A").state())
+    with pytest.raises(RequestError, match="'X'"):
+        batch.add_request(request("X", **fields).state())
+    assert batch.req_ids == ["A"]
+    batch.refresh_metadata()
+    batch.check_integrity({})
+
+
+def test_changes_are_not_closed_while_there_are_holes() -> None:
+    batch = make_batch()
+    batch.add_request(request("A").state())
+    batch.add_request(request("B").state())
+    batch.refresh_metadata()
+    batch.remove_request("A")
+    with pytest.raises(IntegrityError, match="condense it"):
+        batch.refresh_metadata()
+    batch.condense()
+    update = batch.refresh_metadata()
+    assert update is not None
+    assert [(move.source, move.target) for move in update.moved] == [(1, 0)]
+    assert batch.req_ids == ["B"]

@@ -380,3 +380,17 @@ def test_several_groups_are_sent_together_each_to_its_own_place(backend: str) ->
         tables.commit(NUM_ROWS)
         for table in tables:
             np.testing.assert_array_equal(device_of(table), table.table.np)
+
+
+def test_rows_that_wait_cost_nothing_until_they_are_used_again() -> None:
+    """The batch shrinks: what is pending of the other rows is kept by row, and padding nulls a row once."""
+    table = BlockTable(TableSpec(4), 64, 2048, 64, torch.device("cpu"))
+    for row in range(64):
+        table.add_row(range(1, 400), row)
+    table.commit(16)
+    for _ in range(3):
+        table.pad_rows(16, 32)
+        assert len(table.take_changed(16)) == 0
+        assert sum(map(len, table._changed_cells)) == 0
+        assert len(table._changed_rows) == 48
+    assert len(table.take_changed(64)) == 48 * 399

@@ -211,7 +211,7 @@ def test_a_step_that_fails_is_taken_back(
         disturbed.observer = watch
         if beat == "forward":
             disturbed.observer = None
-            forward, calls = disturbed.runner._forward, iter(range(1000))
+            forward, calls = disturbed.runner.forward, iter(range(1000))
 
             def fail_once(
                 inputs: Any, forward: Any = forward, calls: Any = calls, at: int = failing_step
@@ -221,7 +221,7 @@ def test_a_step_that_fails_is_taken_back(
                     raise KeyboardInterrupt
                 return logits
 
-            monkeypatch.setattr(disturbed.runner, "_forward", fail_once)
+            monkeypatch.setattr(disturbed.runner, "forward", fail_once)
         for name, prompt in prompts.items():
             disturbed.add_request(name, prompt, params)
         interrupts = 0
@@ -245,7 +245,7 @@ def test_nothing_of_an_interrupted_generate_can_be_hit(engine: LLMEngine, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.runner, "_forward", interrupted)
+        patch.setattr(engine.runner, "forward", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.generate([prompt], GREEDY)
     assert engine.generate([prompt], GREEDY)[0].output_token_ids == expected
@@ -417,3 +417,19 @@ def test_an_interrupt_in_generate_leaves_nothing_behind(engine: LLMEngine) -> No
     assert not engine.has_unfinished_requests()
     assert engine.generate([[1, 2, 3]], GREEDY)[0].finished
     engine.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cache_config": CacheConfig(num_blocks=2**40)}, "KV memory would take"),
+        ({"cache_config": CacheConfig(num_blocks=2, block_size=2**60)}, "KV memory would take"),
+        ({"scheduler_config": SchedulerConfig(2**62, max_num_seqs=4)}, "the batch would take"),
+        ({"scheduler_config": SchedulerConfig(2**31, max_num_seqs=2**31)}, "the batch would take"),
+    ],
+)
+def test_settings_that_no_machine_has_memory_for_are_refused_at_once(
+    tiny_model: Decoder, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LLMEngine(tiny_model, device="cpu", **options)

@@ -46,8 +46,12 @@ def step(
     going_on: Mapping[str, tuple[int, Blocks | None]] | None = None,
     resumed: Sequence[str] = (),
     finished: Sequence[str] = (),
+    num_outputs: int = MAX_MODEL_LEN,
 ) -> SchedulerOutput:
-    """Return a decision: ``going_on`` says, of known requests, how much is computed and which blocks are new."""
+    """Return a decision: ``going_on`` says, of known requests, how much is computed and which blocks are new.
+
+    ``num_outputs``: what each known request has generated; by default more than any has: nothing is taken back.
+    """
     known = going_on or {}
     return SchedulerOutput(
         scheduled=tuple(scheduled.items()),
@@ -57,7 +61,7 @@ def step(
             resumed_req_ids=frozenset(resumed),
             new_block_ids=tuple((name, frozen(blocks)) for name, (_, blocks) in known.items() if blocks is not None),
             num_computed_tokens=tuple(num_computed for num_computed, _ in known.values()),
-            num_output_tokens=tuple(0 for _ in known),
+            num_output_tokens=tuple(num_outputs for _ in known),
         ),
         finished_req_ids=frozenset(finished),
         total_num_scheduled_tokens=sum(scheduled.values()),

@@ -99,6 +99,23 @@ def test_a_partial_prefill_gets_no_token_and_the_last_chunk_one() -> None:
     assert {name: state.output_token_ids for name, state in runner.requests.items()} == {"A": [62], "B": [61, 63]}
 
 
+def test_outputs_that_the_scheduler_took_back_are_forgotten() -> None:
+    """As in vLLM, where loaded KV may turn out to be wrong: the scheduler then reports fewer outputs."""
+    runner = make_runner()
+    inputs = runner.prepare(step({"A": 1}, new=[new("A", (5,), [[1]])]))
+    assert inputs is not None
+    runner.take_in(inputs, np.array([60]))
+    inputs = runner.prepare(step({"A": 1}, going_on={"A": (1, None)}, num_outputs=1))
+    assert inputs is not None
+    runner.take_in(inputs, np.array([61]))
+    inputs = runner.prepare(step({"A": 1}, going_on={"A": (1, None)}, num_outputs=1))
+    assert inputs is not None
+    assert inputs.input_ids.tolist() == [60]
+    assert runner.requests["A"].output_token_ids == [60]
+    assert not inputs.discard.any()
+    runner.check_integrity({"A": ((1,),)})
+
+
 def test_batch_order_is_the_order_of_rows_whatever_the_scheduling_order() -> None:
     runner = make_runner()
     prepared(runner, step({"A": 2, "B": 2}, new=[new("A", (5, 6), [[1]]), new("B", (7, 8), [[2]])]))
@@ -329,7 +346,9 @@ def test_b2_a_token_whose_slot_is_pad_is_written_nowhere() -> None:
 
     def attend(slots: list[int]) -> None:
         step_slots = common.for_group(common.block_table, torch.tensor(slots))
-        PagedAttention(cache, TorchMetadataBuilder(cache).build(step_slots))(0, torch.zeros(4, 1, 2), key, key)
+        PagedAttention(cache, TorchMetadataBuilder(cache.block_size).build(step_slots))(
+            0, torch.zeros(4, 1, 2), key, key
+        )
 
     attend([-1, -1, -1, -1])
     assert torch.equal(cache.data, before)

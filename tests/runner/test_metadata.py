@@ -169,7 +169,7 @@ def test_to_update_is_to_build_from_scratch(data: st.DataObject) -> None:
         return [data.draw(st.integers(-1, 39)) for _ in range(sum(query_lens))]
 
     first, second = (common_of(query_lens, seq_lens, table(), slots(), padding) for _ in range(2))
-    builder: AttentionMetadataBuilder = TorchMetadataBuilder(KVCache(1, 10, 4, 1, 2))
+    builder: AttentionMetadataBuilder = TorchMetadataBuilder(4)
     built = build_group_metadata([(FULL, builder, first), (FULL, builder, second)])
     assert_same(built[0], builder.build(first))
     assert_same(built[1], builder.build(second))
@@ -177,7 +177,7 @@ def test_to_update_is_to_build_from_scratch(data: st.DataObject) -> None:
 
 def test_tokens_of_other_ranks_and_padding_are_not_written() -> None:
     common = common_of([3], [3], [[2]], [8, -1, 9], num_padding=(0, 1))
-    metadata = TorchMetadataBuilder(KVCache(1, 4, 4, 1, 2)).build(common)
+    metadata = TorchMetadataBuilder(4).build(common)
     assert metadata.written_tokens is not None
     assert metadata.written_tokens.tolist() == [0, 2]
     assert metadata.slot_mapping.tolist() == [8, 9]
@@ -191,7 +191,7 @@ def test_what_others_left_in_memory_reaches_no_row_not_even_nan() -> None:
     query = torch.ones(3, 1, 2)
 
     def attend() -> torch.Tensor:
-        return PagedAttention(cache, TorchMetadataBuilder(cache).build(common))(0, query, query, query)
+        return PagedAttention(cache, TorchMetadataBuilder(cache.block_size).build(common))(0, query, query, query)
 
     expected = attend()
     live = [4, *range(8, 16), *range(20, 24)]  # beside the three that this step writes

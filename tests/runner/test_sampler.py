@@ -367,3 +367,11 @@ def test_the_gpu_draws_from_what_the_cpu_draws_from(batch: list[Row]) -> None:
         assert (records[index].token_id, records[index].rank) == (record.token_id, record.rank)
         assert records[index].logprob == pytest.approx(record.logprob)
         assert [token for token, _ in records[index].top] == [token for token, _ in record.top]
+
+
+def test_a_row_that_keeps_everything_loses_nothing_to_rounding_beside_a_row_with_top_p() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(1, 50_000) * 4
+    alone = probabilities(logits, SamplingMetadata(temperature=torch.ones(1)))
+    settings = SamplingMetadata(temperature=torch.ones(2), top_p=torch.tensor([1.0, 0.5]))
+    assert torch.equal(probabilities(logits.repeat(2, 1), settings)[:1], alone)
