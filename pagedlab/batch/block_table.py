@@ -207,7 +207,12 @@ class BlockTable:
     def add_row(self, block_ids: BlockIds, row: int) -> None:
         """Start a row anew. What lies behind the new entries stays, stale."""
         self.check_room(len(block_ids), 0)
-        self._remember_extent(row)
+        self.write_row(block_ids, row)
+
+    def write_row(self, block_ids: BlockIds, row: int) -> None:
+        """Do `add_row` for a caller that has asked `check_room`."""
+        if self._counts[row]:
+            self._remember_extent(row)
         self._changed(row, self._write(block_ids, row, 0))
 
     def _remember_extent(self, row: int) -> None:
@@ -484,8 +489,12 @@ class MultiGroupBlockTable:
     def add_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
         """Start a row anew in every group; `CapacityError`, and no group changed, if one has no room."""
         self.check_room(block_ids)
+        self.write_row(block_ids, row)
+
+    def write_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
+        """Do `add_row` for a caller that has asked `check_room`."""
         for table, ids in zip(self._tables, block_ids, strict=True):
-            table.add_row(ids, row)
+            table.write_row(ids, row)
 
     def append_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
         """Append to a row in every group; `CapacityError`, and no group changed, if one has no room."""

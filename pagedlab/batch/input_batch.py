@@ -192,11 +192,12 @@ class InputBatch:
         if num_reqs >= self.max_num_reqs:
             raise CapacityError(f"all {self.max_num_reqs} rows are taken: raise max_num_seqs")
         prompt = request.prompt_bytes  # refuses what is no token id
-        outputs = request.output_array
-        self._check_settings(request)
+        outputs = request.output_array if end > num_prompt_tokens else None
+        if request.lora_id or request.sampling_params.allowed_token_ids is not None:
+            self._check_settings(request)
         self.block_table.check_room(request.block_ids)
         row = self._updates.row_to_add(num_reqs)
-        self.block_table.add_row(request.block_ids, row)
+        self.block_table.write_row(request.block_ids, row)
         if row == len(self._req_ids):
             self._req_ids.append(req_id)
             self.req_output_token_ids.append(request.output_token_ids)
@@ -208,7 +209,7 @@ class InputBatch:
         self.req_id_to_index[req_id] = row
 
         self._token_rows[row][: len(prompt)] = prompt
-        if end > num_prompt_tokens:
+        if outputs is not None:
             self.token_ids[row, num_prompt_tokens:end] = outputs
         if request.prompt_embeds is not None:
             self.req_prompt_embeds[row] = request.prompt_embeds
