@@ -419,14 +419,15 @@ class InputBatch:
         """
         num_reqs = self.num_reqs
         ends = self.rows.num_tokens_no_spec[:num_reqs]
-        if num_reqs and ends.max() >= self.max_model_len:
-            row = int(ends.argmax())
-            raise CapacityError(f"row {row} (request {self._req_ids[row]!r}) is full: {ends[row]} tokens")
         if len(self._req_ids) != num_reqs:
             raise IntegrityError("the batch has holes: condense it before tokens are appended")
         if len(token_ids) != num_reqs:
             raise ValueError(f"{len(token_ids)} tokens were given for {num_reqs} rows: give one each")
-        self.token_ids[self._row_numbers[:num_reqs], ends] = token_ids
+        try:
+            self.token_ids[self._row_numbers[:num_reqs], ends] = token_ids
+        except IndexError as error:
+            row = int(ends.argmax())
+            raise CapacityError(f"row {row} (request {self._req_ids[row]!r}) is full: {ends[row]} tokens") from error
         if self._may_have_drafts:
             self.spec_token_ids = [[] for _ in range(num_reqs)]
             self._may_have_drafts = False
