@@ -75,4 +75,13 @@ def require_triton(tensor: torch.Tensor, reference: str) -> None:
         )
 
 
-__all__ = ["Backend", "backend", "require_triton"]
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is ``number`` or more.
+
+    >>> power_of_two(5), power_of_two(8)
+    (8, 8)
+    """
+    return 1 << (number - 1).bit_length()
+
+
+__all__ = ["Backend", "backend", "power_of_two", "require_triton"]

@@ -25,7 +25,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagedlab.kernels import backend
+from pagedlab.kernels import backend, power_of_two
 
 ANY_LENGTH = 2**31 - 1
 
@@ -127,11 +127,6 @@ class AttentionTiles:
     programs: int
     num_warps: int
     num_stages: int
-
-
-def power_of_two(number: int) -> int:
-    """Return the least power of two that is ``number`` or more."""
-    return 1 << (number - 1).bit_length()
 
 
 @functools.cache

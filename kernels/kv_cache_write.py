@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.errors import ConfigError
-from pagedlab.kernels import backend, require_triton
+from pagedlab.kernels import backend, power_of_two, require_triton
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +131,7 @@ def kv_cache_write_triton(
     if num_tokens == 0:
         return
     width = num_kv_heads * head_dim
-    width_tile = min(triton.next_power_of_2(width), 1024)
+    width_tile = min(power_of_two(width), 1024)
     tokens = max(1, 2048 // width_tile)
     launch: Any = _kv_cache_write_kernel[(-(-num_tokens // tokens), -(-width // width_tile))]
     launch(

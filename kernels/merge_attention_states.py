@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.errors import ConfigError
-from pagedlab.kernels import backend, require_triton
+from pagedlab.kernels import backend, power_of_two, require_triton
 
 if TYPE_CHECKING:
     import torch
@@ -153,7 +153,7 @@ def merge_attention_states_triton(
         outputs.stride(0),
         lses.stride(0),
         HEAD_DIM=head_dim,
-        DIMS=triton.next_power_of_2(head_dim),
+        DIMS=power_of_two(head_dim),
         ROWS=rows,
         HAS_LSE=merged_lse is not None,
         num_warps=2,

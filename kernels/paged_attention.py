@@ -37,13 +37,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.errors import ConfigError
-from pagedlab.kernels import backend, require_triton
+from pagedlab.kernels import backend, power_of_two, require_triton
 from pagedlab.kernels.attention_work import (
     ANY_LENGTH,
     AttentionTiles,
     choose_tiles,
     max_partials,
-    power_of_two,
 )
 
 if TYPE_CHECKING:

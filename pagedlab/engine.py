@@ -30,7 +30,6 @@ import torch
 from pagedlab.config import CacheConfig, SchedulerConfig, require_bool, require_int
 from pagedlab.errors import ConfigError, EngineBusyError, IntegrityError, PagedlabError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
-from pagedlab.kernels import backend
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, MemoryUsage
 from pagedlab.model.decoder import Decoder
 from pagedlab.model.loading import load_model
@@ -152,10 +151,6 @@ class LLMEngine:
                 raise ConfigError(f"{name} is {value!r}: give {wanted}")
         if not (isinstance(scheduler_cls, type) and issubclass(scheduler_cls, Scheduler)):
             raise ConfigError(f"scheduler_cls is {scheduler_cls!r}: give Scheduler, StaticBatchScheduler or a subclass")
-        if slot_mapping_backend not in (None, "numpy", "triton"):
-            raise ConfigError(f"slot_mapping_backend is {slot_mapping_backend!r}: give 'numpy', 'triton' or None")
-        if slot_mapping_backend == "triton" and not backend().has_triton:
-            raise ConfigError(f"slot_mapping_backend is 'triton', which cannot run here: {backend().reason}")
         if isinstance(model, Decoder):
             _require_as_it_is(model, device, dtype)
             name, self.model, self.tokenizer = type(model).__name__, model, tokenizer
@@ -177,11 +172,6 @@ class LLMEngine:
         scheduler_config.check_model_len(max_model_len)
 
         parameter = next(self.model.parameters())
-        if slot_mapping_backend == "triton" and backend().name == "cuda" and not parameter.is_cuda:
-            raise ConfigError(
-                "slot_mapping_backend is 'triton' and the model is on the CPU, whose memory compiled kernels cannot "
-                "read: use device='cuda', or set TRITON_INTERPRET=1"
-            )
         bytes_per_token = self.model.config.num_hidden_layers * 2 * self.model.config.kv_size * parameter.itemsize
         num_blocks = cache_config.resolve_num_blocks(
             max_num_seqs=scheduler_config.max_num_seqs, max_model_len=max_model_len, bytes_per_token=bytes_per_token

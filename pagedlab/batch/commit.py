@@ -25,6 +25,7 @@ from pagedlab.batch.buffers import CpuGpuBuffer, Fence
 from pagedlab.batch.graphs import record_graph
 from pagedlab.errors import ConfigError
 from pagedlab.events import BlockTableCommitted, Observer
+from pagedlab.kernels import power_of_two
 from pagedlab.kernels.commit import commit_numpy, commit_triton
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class CellSender:
             return 0
         size = num_cells
         if self._device.type == "cuda" and num_cells <= MAX_GRAPH_CELLS:
-            size = max(MIN_GRAPH_CELLS, 1 << (num_cells - 1).bit_length())
+            size = max(MIN_GRAPH_CELLS, power_of_two(num_cells))
         staging = self._next_staging(2 * size)
         where, what = staging.buffer.np[:size], staging.buffer.np[size : 2 * size]
         where[:num_cells] = cells
@@ -128,7 +129,7 @@ class CellSender:
         staging = self._staging.pop(0)
         staging.fence.wait()
         if len(staging.buffer.np) < size:
-            staging = _Staging(1 << (size - 1).bit_length(), self._device)
+            staging = _Staging(power_of_two(size), self._device)
         self._staging.append(staging)
         return staging
 

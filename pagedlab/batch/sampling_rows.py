@@ -117,9 +117,7 @@ class SamplingRows:
         if (
             params.top_p < 1
             or not keeps_all
-            or params.frequency_penalty != 0
-            or params.presence_penalty != 0
-            or params.repetition_penalty != 1
+            or params.has_penalties
             or params.allowed_token_ids is not None
             or params.logprobs is not None
         ):

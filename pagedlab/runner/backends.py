@@ -19,6 +19,33 @@ def triton_takes(dtype: torch.dtype, head_dim: int) -> bool:
     return dtype in (torch.float16, torch.bfloat16, torch.float32) and head_dim <= MAX_HEAD_DIM
 
 
+def check_triton(option: str, on_gpu: bool) -> None:
+    """Raise `ConfigError` if ``option``, which is ``"triton"``, cannot run for a model that is on a GPU or not."""
+    tier = backend()
+    if not tier.has_triton:
+        raise ConfigError(f"{option} is 'triton', which cannot run here: {tier.reason}")
+    if tier.name == "cuda" and not on_gpu:
+        raise ConfigError(
+            f"{option} is 'triton' and the model is on the CPU, whose memory compiled kernels cannot read: use "
+            "device='cuda', or set TRITON_INTERPRET=1"
+        )
+
+
+def choose_slot_mapping_backend(wanted: str | None, on_gpu: bool) -> str:
+    """Return what computes slots: what is wanted, or Triton where it is compiled and NumPy elsewhere.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such backend, or it cannot run here.
+    """
+    if wanted not in (None, "numpy", "triton"):
+        raise ConfigError(f"slot_mapping_backend is {wanted!r}: give 'numpy', 'triton' or None")
+    if wanted == "triton":
+        check_triton("slot_mapping_backend", on_gpu)
+    return wanted or ("triton" if on_gpu and backend().name == "cuda" else "numpy")
+
+
 def make_attention_backend(name: str, cache: KVCache) -> AttentionBackend:
     """Return a backend for a cache.
 
@@ -31,14 +58,8 @@ def make_attention_backend(name: str, cache: KVCache) -> AttentionBackend:
         return TorchAttentionBackend(cache)
     if name != "triton":
         raise ConfigError(f"attention_backend is {name!r}: give one of {', '.join(ATTENTION_BACKENDS)}")
-    tier, data = backend(), cache.data
-    if not tier.has_triton:
-        raise ConfigError(f"attention_backend is 'triton', which cannot run here: {tier.reason}")
-    if tier.name == "cuda" and not data.is_cuda:
-        raise ConfigError(
-            "attention_backend is 'triton' and the model is on the CPU, whose memory compiled kernels cannot read: use "
-            "device='cuda', or set TRITON_INTERPRET=1"
-        )
+    data = cache.data
+    check_triton("attention_backend", data.is_cuda)
     if not triton_takes(data.dtype, data.shape[-1]):
         raise ConfigError(
             f"the Triton kernels compute float16, bfloat16 and float32 with heads of up to {MAX_HEAD_DIM}; the model "

@@ -42,7 +42,7 @@ from pagedlab.kvcache import EncoderOnlySpec, KVCacheSpec
 from pagedlab.kvcache.manager import BlockIds
 from pagedlab.model.decoder import Decoder
 from pagedlab.runner.attention import KVCache
-from pagedlab.runner.backends import make_attention_backend, triton_takes
+from pagedlab.runner.backends import choose_slot_mapping_backend, make_attention_backend, triton_takes
 from pagedlab.runner.cuda_graphs import DecodeGraphs
 from pagedlab.runner.inputs import InputBuffers, ModelInputs
 from pagedlab.runner.metadata import CommonAttentionMetadata, build_group_metadata, pad_to_capture_size, table_spec
@@ -111,6 +111,7 @@ class GPUModelRunner:
         self.device = device
         self.observer: Observer | None = None
         self.decode_threshold = decode_threshold
+        self.slot_mapping_backend = choose_slot_mapping_backend(slot_mapping_backend, device.type == "cuda")
         for size in capture_sizes:
             require_int("a capture size", size, 1, max_num_batched_tokens)
         self.capture_sizes = tuple(sorted(capture_sizes))
@@ -144,9 +145,6 @@ class GPUModelRunner:
             self.attention_backend.make_builder(table.block_size) for table in self.input_batch.block_table
         ]
         self._graphs = self._new_graphs()
-        if slot_mapping_backend not in (None, "numpy", "triton"):
-            raise ConfigError(f"slot_mapping_backend is {slot_mapping_backend!r}: give 'numpy', 'triton' or None")
-        self.slot_mapping_backend = slot_mapping_backend or ("triton" if on_gpu else "numpy")
         self._is_small = sum(p.numel() for p in model.parameters()) < ONE_THREAD_PARAMETERS
         self._steady_rows: SteadyRows | None = None
         self._poison = poison
@@ -231,8 +229,7 @@ class GPUModelRunner:
         cached, batch = output.scheduled_cached_reqs, self.input_batch
         batch.rows.num_computed_tokens[: batch.num_reqs] = steady.num_computed_tokens(cached)
         for req_id, blocks in cached.new_block_ids:
-            for held, new in zip(self.requests[req_id].block_ids, blocks, strict=True):
-                held += new
+            self.requests[req_id].extend_block_ids(blocks)
         batch.append_blocks_to_each(cached.new_block_ids)
         if self._reorder(output):
             self._steady_rows = SteadyRows.of(cached, batch.req_id_to_index)

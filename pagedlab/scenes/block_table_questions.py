@@ -11,7 +11,7 @@ from pagedlab.events import BlocksAppended, BlockTableCommitted, Event, RowAdded
 from pagedlab.scenes.block_table_stage import cells_sent_by
 from pagedlab.scenes.block_table_state import BYTES_PER_CELL, BYTES_PER_ENTRY, TableReplay, tables_of
 from pagedlab.scenes.block_table_words import cells_of, entries, numbered
-from pagedlab.scenes.questions import _in_place
+from pagedlab.scenes.questions import in_place
 from pagedlab.scenes.scene import Question, Scene
 from pagedlab.scenes.words import counted, listed, name, names
 from pagedlab.trace import Trace
@@ -80,7 +80,7 @@ def cells_sent(event: BlockTableCommitted, table: TableReplay, happened: list[Ev
         f"{_told(happened)} Which entries does the commit send?",
         "choice",
         right,
-        _in_place(right, list(reasons)),
+        in_place(right, list(reasons)),
         reasons,
         explanation,
         0,

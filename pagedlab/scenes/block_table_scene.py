@@ -11,16 +11,15 @@ vLLM counterpart of what is shown: ``vllm/v1/worker/block_table.py`` (``BlockTab
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from pagedlab.errors import TraceError
 from pagedlab.events import BlocksAppended, BlockTableCommitted, Event, RowAdded, RowMoved, RowRemoved, RowsSwapped
+from pagedlab.scenes.assembling import assemble
 from pagedlab.scenes.block_table_questions import questions_of_commit
 from pagedlab.scenes.block_table_stage import WIDTH, TablePanel, TableStage, cells_sent_by
 from pagedlab.scenes.block_table_words import commit_caption, entries, event_caption, look_caption, opening_caption
-from pagedlab.scenes.counterparts import sources_of
 from pagedlab.scenes.replay import GROUP, Replay
-from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order, names_of_events
+from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order
 from pagedlab.scenes.words import counted
 from pagedlab.trace import Record, Trace
 
@@ -66,17 +65,17 @@ def block_table(trace: Trace, step: int | None = None) -> Scene:
         raise TraceError(f"nothing happens to the block table in step {step}: no row changes and nothing is committed")
     walk = _Walk(trace, step)
     frames = tuple(walk.frames())
-    scene = Scene(
+    return assemble(
+        trace,
+        records,
         "block_table",
         "Block table",
-        WIDTH,
-        walk.stage.height,
+        (WIDTH, walk.stage.height),
         frames,
         walk.requests,
-        sources_of(trace, records),
-        names_of_events(_EVENT_NAMES, frames),
+        _EVENT_NAMES,
+        lambda scene: questions_of_commit(scene, trace, step),
     )
-    return replace(scene, asked=tuple(questions_of_commit(scene, trace, step)))
 
 
 def _first_step(trace: Trace, *wanted: tuple[type[Event], ...]) -> int:

@@ -9,7 +9,6 @@ vLLM counterpart of what is shown: ``vllm/v1/engine/core.py`` (``EngineCore.step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -42,11 +41,11 @@ from pagedlab.events import (
     TokenSampled,
 )
 from pagedlab.scenes import step_captions as captions
-from pagedlab.scenes.counterparts import sources_of
+from pagedlab.scenes.assembling import assemble
 from pagedlab.scenes.engine_stage import EngineStage
 from pagedlab.scenes.questions import questions_of_step
 from pagedlab.scenes.replay import GROUP
-from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order, names_of_events
+from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order
 from pagedlab.scenes.step_captions import Caption, ids_of
 from pagedlab.scenes.step_state import MAX_ROWS, WIDTH, StepState
 from pagedlab.scenes.words import counted
@@ -127,17 +126,17 @@ def step(trace: Trace, step: int = 0) -> Scene:
         raise TraceError(f"the trace does not hold the beginning of step {step}: record before the engine steps")
     walk = _Walk(trace, step)
     frames = tuple(walk.frames())
-    scene = Scene(
+    return assemble(
+        trace,
+        records,
         "step",
         f"Step {step}",
-        WIDTH,
-        walk.stage.height,
+        (WIDTH, walk.stage.height),
         frames,
-        tuple(walk.state.replay.requests),
-        sources_of(trace, records),
-        names_of_events(_EVENT_NAMES, frames),
+        walk.state.replay.requests,
+        _EVENT_NAMES,
+        lambda scene: questions_of_step(scene, trace, step),
     )
-    return replace(scene, asked=tuple(questions_of_step(scene, trace, step)))
 
 
 class _Walk:

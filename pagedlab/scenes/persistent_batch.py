@@ -10,7 +10,6 @@ vLLM counterpart of what is shown: ``vllm/v1/worker/gpu_input_batch.py`` (``Inpu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from pagedlab.errors import TraceError
 from pagedlab.events import (
@@ -25,11 +24,11 @@ from pagedlab.events import (
     RowRemoved,
     RowsSwapped,
 )
-from pagedlab.scenes.counterparts import sources_of
+from pagedlab.scenes.assembling import assemble
 from pagedlab.scenes.marks import Gap, cell, chips, choose, elide, gap, text
 from pagedlab.scenes.questions import row_moves
 from pagedlab.scenes.replay import Replay, RowState
-from pagedlab.scenes.scene import Actor, Arrow, Frame, Part, Scene, in_key_order, names_of_events
+from pagedlab.scenes.scene import Actor, Arrow, Frame, Part, Scene, in_key_order
 from pagedlab.scenes.words import TokenLabels, blocks, counted, finish, label, listed, name, names
 from pagedlab.trace import Record, Trace
 
@@ -83,17 +82,17 @@ def condense(trace: Trace, step: int | None = None) -> Scene:
         raise TraceError(f"nothing happens to the rows in step {step}: no request comes, goes or grows")
     stage = _Stage(trace, step)
     frames = tuple(stage.frames())
-    scene = Scene(
+    return assemble(
+        trace,
+        records,
         "condense",
         "Condense",
-        _WIDTH,
-        stage.height,
+        (_WIDTH, stage.height),
         frames,
-        tuple(stage.replay.requests),
-        sources_of(trace, records),
-        names_of_events(_EVENT_NAMES, frames),
+        stage.replay.requests,
+        _EVENT_NAMES,
+        lambda scene: row_moves(scene, trace, step),
     )
-    return replace(scene, asked=tuple(row_moves(scene, trace, step)))
 
 
 class _Stage:

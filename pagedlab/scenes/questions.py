@@ -80,7 +80,7 @@ def who_runs(scene: Scene, trace: Trace, step: int) -> Question:
         **_wrong_sets(trace, step, before, decided),
     }
     # The answer does not always stand in the same place, but always in the same for the same trace.
-    choices = _in_place(right, list(reasons))
+    choices = in_place(right, list(reasons))
     return Question(
         f"Step {step} begins. Which requests run in it, and who decides?",
         "choice",
@@ -344,7 +344,7 @@ def row_moves(scene: Scene, trace: Trace, step: int) -> Iterator[Question]:
         f"{_holes(sorted(replay.holes))} What does condense do first?",
         "choice",
         right,
-        _in_place(right, list(reasons)),
+        in_place(right, list(reasons)),
         reasons,
         f"The highest live row ({move.source}) drops into the lowest hole ({move.target}): "
         f"{counted(len(moves), 'copy') if len(moves) == 1 else f'{len(moves)} copies'} in all.",
@@ -359,7 +359,7 @@ def _holes(holes: list[int]) -> str:
     return f"Rows {', '.join(map(str, holes[:-1]))} and {holes[-1]} are holes."
 
 
-def _in_place(right: str, wrong: list[str]) -> tuple[str, ...]:
+def in_place(right: str, wrong: list[str]) -> tuple[str, ...]:
     """Put the answer among the wrong choices: always in the same place, but a place that follows no rule."""
     at = zlib.crc32(" ".join([right, *wrong]).encode()) % (len(wrong) + 1)
     return (*wrong[:at], right, *wrong[at:])

@@ -15,11 +15,11 @@ from itertools import pairwise
 
 from pagedlab.errors import TraceError
 from pagedlab.events import InputsPrepared, SlotsComputed
+from pagedlab.scenes.assembling import assemble
 from pagedlab.scenes.block_table_state import tables_of
-from pagedlab.scenes.counterparts import sources_of
 from pagedlab.scenes.questions import slot_of_token
 from pagedlab.scenes.replay import GROUP
-from pagedlab.scenes.scene import Arrow, Frame, Question, Scene, in_key_order, names_of_events
+from pagedlab.scenes.scene import Arrow, Frame, Question, Scene, in_key_order
 from pagedlab.scenes.slot_mapping_stage import PAD_SLOT, SlotStage, Token
 from pagedlab.scenes.step_state import WIDTH, StepState
 from pagedlab.scenes.words import are, counted, name, vector
@@ -54,17 +54,17 @@ def slot_mapping(trace: Trace, step: int | None = None) -> Scene:
     records = trace.of_step(step)
     walk = _Walk(trace, step)
     frames = tuple(walk.frames())
-    scene = Scene(
+    return assemble(
+        trace,
+        records,
         "slot_mapping",
         "Slot mapping",
-        WIDTH,
-        walk.stage.height,
+        (WIDTH, walk.stage.height),
         frames,
-        tuple(walk.state.replay.requests),
-        sources_of(trace, records),
-        names_of_events({"SlotsComputed": "slots"}, frames),
+        walk.state.replay.requests,
+        {"SlotsComputed": "slots"},
+        walk.questions,
     )
-    return replace(scene, asked=tuple(walk.questions(scene)))
 
 
 def _first_step(trace: Trace) -> int:

@@ -1,0 +1,56 @@
+"""Putting a scene together from the frames of a walk: its sources, the names of its events, its questions.
+
+vLLM has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from pagedlab.scenes.counterparts import sources_of
+from pagedlab.scenes.scene import Frame, Question, Scene, names_of_events
+from pagedlab.trace import Record, Trace
+
+
+def assemble(
+    trace: Trace,
+    records: Iterable[Record],
+    name: str,
+    title: str,
+    size: tuple[float, float],
+    frames: tuple[Frame, ...],
+    requests: Iterable[str],
+    event_names: Mapping[str, str],
+    ask: Callable[[Scene], Iterable[Question]],
+) -> Scene:
+    """Return the scene of ``records``, with what ``ask`` asks of it.
+
+    Parameters
+    ----------
+    trace : Trace
+        Holds the source of the functions that caused the records.
+    records : iterable of Record
+    name, title : str
+    size : tuple of float
+        Width and height of the stage.
+    frames : tuple of Frame
+    requests : iterable of str
+        In the order of their colours.
+    event_names : mapping of str to str
+        What kinds of event are called in "next …"; those that no frame shows are left out.
+    ask : callable
+        From the scene without questions to its questions.
+    """
+    width, height = size
+    scene = Scene(
+        name,
+        title,
+        width,
+        height,
+        frames,
+        tuple(requests),
+        sources_of(trace, records),
+        names_of_events(event_names, frames),
+    )
+    return replace(scene, asked=tuple(ask(scene)))
