@@ -16,13 +16,15 @@ from ``query_start_loc[num_reqs]`` on. PAD itself is never divided: in Python ``
 
 vLLM counterpart: ``_compute_slot_mapping_kernel`` in ``vllm/v1/worker/block_table.py`` at 0.25.1. What differs: it runs
 one program a request and one for padding. That kernel is here too, but the engine runs another: one program for each
-tile of tokens, which finds its rows itself, so that a long prompt is not the work of one program. In both, padding
-starts where the live tokens end (0.25.1 starts at the padded count and leaves stale slots between).
+tile of tokens, which finds its rows itself, so that a long prompt is not the work of one program; and it does so once
+for all KV cache groups, where 0.25.1 launches once a group. In both, padding starts where the live tokens end (0.25.1
+starts at the padded count and leaves stale slots between).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,32 @@ _FEW_TOKENS = 2**14
 
 PAD_SLOT_ID = -1
 """The slot of a token that must not be written."""
+
+
+class SlotGroup(NamedTuple):
+    """One KV cache group, as the kernel is told of it when it is compiled.
+
+    Attributes
+    ----------
+    first_cell : int
+        Where its block table begins in the memory that holds all of them.
+    columns : int
+        The cells from one row of it to the next.
+    index : int
+        The row of the slot mappings that is its own.
+    block_size : int
+        Tokens in a block.
+    cp_world_size, cp_rank, cp_interleave : int
+        As in `slot_mapping_numpy`.
+    """
+
+    first_cell: int
+    columns: int
+    index: int
+    block_size: int
+    cp_world_size: int = 1
+    cp_rank: int = 0
+    cp_interleave: int = 1
 
 
 def slot_mapping_numpy(
@@ -99,19 +127,22 @@ if backend().has_triton:
         positions,
         rows,
         live,
-        block_table_ptr,
-        block_table_stride,
-        BLOCK_SIZE: tl.constexpr,
+        block_tables_ptr,
         PAD_ID: tl.constexpr,
-        CP_WORLD_SIZE: tl.constexpr,
-        CP_RANK: tl.constexpr,
-        CP_INTERLEAVE: tl.constexpr,
+        GROUPS: tl.constexpr,  # a tuple of `SlotGroup`
+        group: tl.constexpr,
     ):
-        """Return the slots of tokens at ``positions`` of ``rows``; PAD for those that are not live or not local."""
+        """Return a group's slots of tokens at ``positions`` of ``rows``; PAD for those not live or not local."""
+        FIRST_CELL: tl.constexpr = GROUPS[group][0]
+        COLUMNS: tl.constexpr = GROUPS[group][1]
+        BLOCK_SIZE: tl.constexpr = GROUPS[group][3]
+        CP_WORLD_SIZE: tl.constexpr = GROUPS[group][4]
+        CP_RANK: tl.constexpr = GROUPS[group][5]
+        CP_INTERLEAVE: tl.constexpr = GROUPS[group][6]
         places = positions % (BLOCK_SIZE * CP_WORLD_SIZE)  # in the virtual block, which spans all ranks
         local = live & ((places // CP_INTERLEAVE) % CP_WORLD_SIZE == CP_RANK)
-        cells = rows.to(tl.int64) * block_table_stride + positions // (BLOCK_SIZE * CP_WORLD_SIZE)
-        block_ids = tl.load(block_table_ptr + cells, mask=local, other=0).to(tl.int64)
+        cells = FIRST_CELL + rows.to(tl.int64) * COLUMNS + positions // (BLOCK_SIZE * CP_WORLD_SIZE)
+        block_ids = tl.load(block_tables_ptr + cells, mask=local, other=0).to(tl.int64)
         offsets = places // (CP_WORLD_SIZE * CP_INTERLEAVE) * CP_INTERLEAVE + places % CP_INTERLEAVE
         return tl.where(local, block_ids * BLOCK_SIZE + offsets, PAD_ID)
 
@@ -121,20 +152,16 @@ if backend().has_triton:
         max_num_tokens,
         query_start_loc_ptr,  # [num_reqs + 1] int32
         positions_ptr,  # [max_num_tokens] int64
-        block_table_ptr,  # [num_reqs, block_table_stride] int32
-        block_table_stride,
-        slot_mapping_ptr,  # [max_num_tokens] int64
-        BLOCK_SIZE: tl.constexpr,
+        block_tables_ptr,  # [cells] int32, the tables of all groups
+        slot_mappings_ptr,  # [groups, max_num_tokens] int64
         PAD_ID: tl.constexpr,
-        CP_WORLD_SIZE: tl.constexpr,
-        CP_RANK: tl.constexpr,
-        CP_INTERLEAVE: tl.constexpr,
+        GROUPS: tl.constexpr,
         TILE: tl.constexpr,
         LANDMARKS: tl.constexpr,
         STRIDE: tl.constexpr,
         SEARCH_STEPS: tl.constexpr,
     ):
-        """One program a tile of tokens, padding included; each token finds its row."""
+        """One program a tile of tokens, padding included; each token finds its row, once for all groups."""
         tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
         live = tokens < tl.load(query_start_loc_ptr + num_reqs)
         positions = tl.load(positions_ptr + tokens, mask=live, other=0)
@@ -156,33 +183,20 @@ if backend().has_triton:
             high = tl.where(begins_later, middle, high)
             row = tl.where(begins_later, row, middle)
 
-        slots = _slots_of(
-            positions,
-            row,
-            live,
-            block_table_ptr,
-            block_table_stride,
-            BLOCK_SIZE,
-            PAD_ID,
-            CP_WORLD_SIZE,
-            CP_RANK,
-            CP_INTERLEAVE,
-        )
-        tl.store(slot_mapping_ptr + tokens, slots, mask=tokens < max_num_tokens)
+        for group in tl.static_range(len(GROUPS)):
+            slots = _slots_of(positions, row, live, block_tables_ptr, PAD_ID, GROUPS, group)
+            own = slot_mappings_ptr + tl.cast(max_num_tokens, tl.int64) * GROUPS[group][2]
+            tl.store(own + tokens, slots, mask=tokens < max_num_tokens)
 
     @triton.jit(do_not_specialize=["max_num_tokens"])
     def _by_requests_kernel(
         max_num_tokens,
         query_start_loc_ptr,  # [num_reqs + 1] int32
         positions_ptr,  # [max_num_tokens] int64
-        block_table_ptr,  # [num_reqs, block_table_stride] int32
-        block_table_stride,
+        block_table_ptr,  # [num_reqs, columns] int32
         slot_mapping_ptr,  # [max_num_tokens] int64
-        BLOCK_SIZE: tl.constexpr,
         PAD_ID: tl.constexpr,
-        CP_WORLD_SIZE: tl.constexpr,
-        CP_RANK: tl.constexpr,
-        CP_INTERLEAVE: tl.constexpr,
+        GROUPS: tl.constexpr,  # one
         TILE: tl.constexpr,
     ):
         """One program a request, tile after tile of its tokens, and a last one for the padding."""
@@ -194,18 +208,7 @@ if backend().has_triton:
             tokens = first + tile * TILE + tl.arange(0, TILE)
             live = (tokens < last) & is_request
             positions = tl.load(positions_ptr + tokens, mask=live, other=0)
-            slots = _slots_of(
-                positions,
-                row,
-                live,
-                block_table_ptr,
-                block_table_stride,
-                BLOCK_SIZE,
-                PAD_ID,
-                CP_WORLD_SIZE,
-                CP_RANK,
-                CP_INTERLEAVE,
-            )
+            slots = _slots_of(positions, row, live, block_table_ptr, PAD_ID, GROUPS, 0)
             tl.store(slot_mapping_ptr + tokens, slots, mask=tokens < last)
 
 
@@ -222,7 +225,7 @@ def slot_mapping_triton(
     programs: str = "tokens",
     tile: int | None = None,
 ) -> None:
-    """Fill ``slot_mapping`` with one launch.
+    """Fill ``slot_mapping`` of one group.
 
     Parameters
     ----------
@@ -248,30 +251,70 @@ def slot_mapping_triton(
     ConfigError
         If ``programs`` is something else.
     """
-    require_triton(slot_mapping, "slot_mapping_numpy")
-    num_reqs = query_start_loc.shape[0] - 1
-    max_num_tokens = slot_mapping.shape[0]
-    tensors = (query_start_loc, positions, block_table, block_table.stride(0), slot_mapping)
-    constants = {
-        "BLOCK_SIZE": block_size,
-        "PAD_ID": PAD_SLOT_ID,
-        "CP_WORLD_SIZE": cp_world_size,
-        "CP_RANK": cp_rank,
-        "CP_INTERLEAVE": cp_interleave,
-    }
-    launch: Any
-    if programs == "requests":
-        launch = _by_requests_kernel[(num_reqs + 1,)]
-        launch(max_num_tokens, *tensors, **constants, TILE=tile or 1024)
-    elif programs != "tokens":
+    group = SlotGroup(0, block_table.stride(0), 0, block_size, cp_world_size, cp_rank, cp_interleave)
+    if programs == "tokens":
+        slot_mappings_triton(query_start_loc, positions, block_table, (group,), slot_mapping[None], tile=tile)
+        return
+    if programs != "requests":
         raise ConfigError(f"programs is {programs!r}: give 'tokens' or 'requests'")
-    elif max_num_tokens > 0:
-        tile = tile or _tile(max_num_tokens)
-        landmarks = _LANDMARKS if max_num_tokens <= _FEW_TOKENS else 0
-        search_steps = (max(1, -(-num_reqs // max(1, landmarks))) - 1).bit_length()
-        search = {"LANDMARKS": landmarks, "STRIDE": 1 << search_steps, "SEARCH_STEPS": search_steps}
-        launch = _by_tokens_kernel[(-(-max_num_tokens // tile),)]
-        launch(num_reqs, max_num_tokens, *tensors, **constants, **search, TILE=tile)
+    require_triton(slot_mapping, "slot_mapping_numpy")
+    launch: Any = _by_requests_kernel[(query_start_loc.shape[0],)]
+    tensors = (query_start_loc, positions, block_table, slot_mapping)
+    launch(slot_mapping.shape[0], *tensors, PAD_ID=PAD_SLOT_ID, GROUPS=(tuple(group),), TILE=tile or 1024)
+
+
+def slot_mappings_triton(
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_tables: torch.Tensor,
+    groups: Sequence[SlotGroup],
+    slot_mappings: torch.Tensor,
+    *,
+    tile: int | None = None,
+) -> None:
+    """Fill the slot mappings of several groups with one launch.
+
+    Parameters
+    ----------
+    query_start_loc : Tensor, [num_reqs + 1] int32
+    positions : Tensor, [at least query_start_loc[-1]] int64
+    block_tables : Tensor, int32
+        The memory that holds the block table of every group.
+    groups : sequence of SlotGroup
+        Whose slot mappings are wanted. Each other sequence compiles a kernel of its own.
+    slot_mappings : Tensor, [at least as many as the largest index says, max_num_batched_tokens] int64
+        Contiguous. The rows of ``groups`` are overwritten from end to end.
+    tile : int, optional
+        As in `slot_mapping_triton`.
+
+    Raises
+    ------
+    RuntimeError
+        If Triton cannot run here, or not on these tensors: use `slot_mapping_numpy` for each group.
+    """
+    require_triton(slot_mappings, "slot_mapping_numpy")
+    num_reqs = query_start_loc.shape[0] - 1
+    max_num_tokens = slot_mappings.shape[1]
+    if max_num_tokens == 0 or not groups:
+        return
+    tile = tile or _tile(max_num_tokens)
+    landmarks = _LANDMARKS if max_num_tokens <= _FEW_TOKENS else 0
+    search_steps = (max(1, -(-num_reqs // max(1, landmarks))) - 1).bit_length()
+    launch: Any = _by_tokens_kernel[(-(-max_num_tokens // tile),)]
+    launch(
+        num_reqs,
+        max_num_tokens,
+        query_start_loc,
+        positions,
+        block_tables,
+        slot_mappings,
+        PAD_ID=PAD_SLOT_ID,
+        GROUPS=tuple(map(tuple, groups)),
+        TILE=tile,
+        LANDMARKS=landmarks,
+        STRIDE=1 << search_steps,
+        SEARCH_STEPS=search_steps,
+    )
 
 
 def _tile(max_num_tokens: int) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pagedlab.config import require_bool, require_int
@@ -84,6 +84,11 @@ class SamplingParams:
         If given, each token comes with its log-probability and those of this many likeliest tokens; 0: of none beside
         it, -1: of the whole vocabulary.
 
+    Attributes
+    ----------
+    is_plain : bool
+        Whether it does without ``top_p``, ``top_k``, penalties, allowed tokens and log-probabilities, as most do.
+
     Raises
     ------
     ConfigError
@@ -106,6 +111,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
+    is_plain: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_int("max_tokens", self.max_tokens, 1)
@@ -135,6 +141,8 @@ class SamplingParams:
         self._set("bad_words_token_ids", _checked_bad_words(self.bad_words_token_ids))
         if self.logit_bias is not None:
             self._set("logit_bias", _checked_logit_bias(self.logit_bias))
+        options = (self.allowed_token_ids is not None, self.logprobs is not None, self.has_penalties)
+        self._set("is_plain", self.top_p == 1 and self.top_k == 0 and not any(options))
 
     def _set(self, name: str, value: Any) -> None:
         """Write a field while the object is made; later nobody can."""

@@ -7,11 +7,12 @@
 1
 """
 
-from pagedlab.batch.block_table import BlockTable, MultiGroupBlockTable
+from pagedlab.batch.block_table import BlockTable
 from pagedlab.batch.buffers import CpuGpuBuffer, Fence
 from pagedlab.batch.context_parallel import ContextParallel
 from pagedlab.batch.input_batch import InputBatch, LoRAInputs
 from pagedlab.batch.logits_processors import LogitsProcessor, builtin_logits_processors
+from pagedlab.batch.multi_group import MultiGroupBlockTable
 from pagedlab.batch.row_store import RowStore
 from pagedlab.batch.sampling_metadata import SamplingMetadata
 from pagedlab.batch.state import CachedRequestState

@@ -14,7 +14,7 @@ A row is a growing array inside a fixed one: only its first ``num_blocks_per_row
 behind is stale. ``commit`` brings the device, where kernels read, up to date: it sends the cells that changed since the
 last commit (`pagedlab.batch.commit`), or whole rows.
 
-vLLM counterpart: ``vllm/v1/worker/block_table.py`` (``BlockTable``, ``MultiGroupBlockTable``) at 0.25.1. What
+vLLM counterpart: ``vllm/v1/worker/block_table.py`` (``BlockTable``) at 0.25.1. What
 differs: an overflow is a `CapacityError` that leaves the row as it was; slot padding starts at
 ``query_start_loc[num_reqs]``; a moved row leaves nothing behind (as in 0.33.0); a swap exchanges live entries only, so
 that its time does not depend on ``max_model_len``.
@@ -22,9 +22,9 @@ that its time does not depend on ``max_model_len``.
 
 from __future__ import annotations
 
-import math
+import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,15 @@ import numpy.typing as npt
 import torch
 
 from pagedlab.batch.buffers import CpuGpuBuffer, rows_as_bytes, swap_prefix
-from pagedlab.batch.commit import COMMIT_MODES, Cells, CellSender, cells_of_spans, commit_tables
+from pagedlab.batch.commit import Cells, CellSender, cells_of_spans, commit_tables
 from pagedlab.batch.table_spec import TableSpec
 from pagedlab.config import NULL_BLOCK_ID
-from pagedlab.errors import CapacityError, ConfigError
+from pagedlab.errors import CapacityError
 from pagedlab.events import Observer, SlotsComputed
 from pagedlab.kernels import backend as active_backend
 from pagedlab.kernels.slot_mapping import PAD_SLOT_ID, slot_mapping_numpy, slot_mapping_triton
 
 BlockIds = Sequence[int] | npt.NDArray[np.int32]
-BlockIdsPerGroup = Sequence[Sequence[int]]
 
 STALE = -999
 """What poison mode writes wherever nobody may look."""
@@ -64,6 +63,8 @@ class BlockTable:
         The KV cache group, for events.
     memory : CpuGpuBuffer, optional
         ``[max_num_reqs, columns]`` int32, part of a larger one that others send; None: the table's own.
+    slot_memory : CpuGpuBuffer, optional
+        ``[max_num_batched_tokens]`` int64, part of a larger one; None: the table's own.
 
     Attributes
     ----------
@@ -88,6 +89,7 @@ class BlockTable:
         group: int = 0,
         *,
         memory: CpuGpuBuffer | None = None,
+        slot_memory: CpuGpuBuffer | None = None,
     ) -> None:
         self.spec = spec
         self.block_size = spec.kernel_block_size or spec.block_size
@@ -100,7 +102,7 @@ class BlockTable:
         self.table = memory or CpuGpuBuffer((max_num_reqs, columns), torch.int32, device)
         self.num_columns = columns
         self.num_blocks_per_row = np.zeros(max_num_reqs, dtype=np.int32)
-        self.slot_mapping = CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
+        self.slot_mapping = slot_memory or CpuGpuBuffer((max_num_batched_tokens,), torch.int64, device)
         self.slot_mapping.np[:] = PAD_SLOT_ID
         self.slot_mapping.copy_to_gpu()
         self._num_slots = 0  # behind them the slot mapping is PAD already
@@ -195,7 +197,7 @@ class BlockTable:
         if self.blocks_per_kv_block > 1:
             block_ids = self.expand(block_ids)
         end = start + len(block_ids)
-        self._rows[row][start * _BYTES : end * _BYTES] = _packed(block_ids)
+        self._rows[row][start * _BYTES : end * _BYTES] = packed(block_ids)
         self._counts[row] = end
         return end
 
@@ -248,11 +250,13 @@ class BlockTable:
         counts[first], counts[second] = of_second, of_first
         longest = of_first if of_first > of_second else of_second
         swap_prefix(self._rows, first, second, longest * _BYTES)
+        changed = self._changed_rows
+        for row in (first, second):
+            if changed.get(row, 0) < longest:
+                changed[row] = longest
         if of_first != of_second:  # one of them may now reach further than ever
             self._extents[first] = max(self._extents[first], longest)
             self._extents[second] = max(self._extents[second], longest)
-        self._changed(first, longest)
-        self._changed(second, longest)
 
     def clear(self) -> None:
         """Set every entry to the null block, on the host and on the device. Counts stay, as in vLLM."""
@@ -286,8 +290,9 @@ class BlockTable:
         """Return the `pending_cells`, and count them as sent; rows that are not in use now wait."""
         cells = self._all_of(self._changed_cells)
         self._changed_cells = []
-        in_use = cells < num_reqs * self.num_columns
-        if not in_use.all():  # appended, and then the row fell out of use: let it wait as a row
+        end_of_use = num_reqs * self.num_columns
+        if len(cells) and cells.max() >= end_of_use:  # appended, and then the row fell out of use: it waits as a row
+            in_use = cells < end_of_use
             for row, column in zip(*np.divmod(cells[~in_use], self.num_columns), strict=True):
                 self._changed(int(row), int(column) + 1)
             cells = cells[in_use]
@@ -382,11 +387,15 @@ class BlockTable:
                 programs=programs,
                 **self._cp_arguments,
             )
-            self._num_slots = len(self.slot_mapping.np)  # what the host's array holds is not known
+            self.slots_are_on_device()
         if self.observer is not None and self.spec.has_slots:
             slots = tuple(self.slot_mapping.gpu[:num_tokens].tolist())
             tier = backend if backend == "numpy" else active_backend().name
             self.observer(SlotsComputed(self.group, slots, self.block_size, tier))
+
+    def slots_are_on_device(self) -> None:
+        """A kernel has written the slot mapping: what the host's array holds is not known."""
+        self._num_slots = len(self.slot_mapping.np)
 
     def _pad_slots(self, num_slots: int) -> None:
         """Make everything PAD from ``num_slots`` on."""
@@ -396,129 +405,12 @@ class BlockTable:
             self._num_slots = num_slots
 
 
-def _packed(block_ids: BlockIds) -> bytes:
+_int32s = functools.lru_cache(maxsize=None)(lambda length: struct.Struct(f"{length}i"))
+
+
+def packed(block_ids: BlockIds) -> bytes:
     """Return block ids as int32, side by side; `ValueError` if one is not."""
     try:
-        return struct.pack(f"{len(block_ids)}i", *block_ids)
+        return _int32s(len(block_ids)).pack(*block_ids)
     except struct.error as error:
         raise ValueError(f"block ids are whole numbers below 2^31, and {list(block_ids)} are not") from error
-
-
-class MultiGroupBlockTable:
-    """One `BlockTable` per KV cache group; every row operation is done in all of them.
-
-    Parameters
-    ----------
-    specs : sequence of TableSpec
-        One per group.
-    max_num_reqs, max_model_len, max_num_batched_tokens : int
-        Rows; the longest request; the longest step.
-    device : torch.device
-    commit_mode : {"changed", "full"}
-        What `commit` sends.
-    commit_backend : {"numpy", "triton"}, optional
-        What writes changed cells on the device; None: Triton on a GPU, NumPy elsewhere.
-
-    Raises
-    ------
-    ConfigError
-        If the tables together would have 2^31 cells or more.
-    """
-
-    def __init__(
-        self,
-        specs: Sequence[TableSpec],
-        max_num_reqs: int,
-        max_model_len: int,
-        max_num_batched_tokens: int,
-        device: torch.device,
-        *,
-        commit_mode: str = "changed",
-        commit_backend: str | None = None,
-    ) -> None:
-        if commit_mode not in COMMIT_MODES:
-            raise ConfigError(f"commit_mode is {commit_mode!r}: give one of {', '.join(COMMIT_MODES)}")
-        self.commit_mode = commit_mode
-        shapes = [(max_num_reqs, spec.columns(max_model_len)) for spec in specs]
-        num_cells = sum(map(math.prod, shapes))
-        if num_cells >= 2**31:
-            raise ConfigError(
-                f"the block tables of {max_num_reqs} rows and {max_model_len} tokens a row would have {num_cells} "
-                "cells, more than an int32 counts: lower max_num_seqs or max_model_len, or raise block_size"
-            )
-        memory = CpuGpuBuffer((num_cells,), torch.int32, device)
-        starts = [sum(map(math.prod, shapes[:group])) for group in range(len(specs))]
-        self._tables = tuple(
-            BlockTable(
-                spec,
-                max_num_reqs,
-                max_model_len,
-                max_num_batched_tokens,
-                device,
-                group,
-                memory=memory.part(start, shape),
-            )
-            for group, (spec, start, shape) in enumerate(zip(specs, starts, shapes, strict=True))
-        )
-        self._sender = CellSender(memory, commit_backend)
-
-    def __getitem__(self, group: int) -> BlockTable:
-        return self._tables[group]
-
-    def __iter__(self) -> Iterator[BlockTable]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    def check_room(self, block_ids: BlockIdsPerGroup, row: int | None = None) -> None:
-        """Raise `CapacityError` if a row (None: one that starts anew) cannot take these blocks in every group.
-
-        `ValueError` if there is not one list of blocks for each group, or an id is no int32.
-        """
-        if len(block_ids) != len(self._tables):
-            raise ValueError(
-                f"block ids for {len(block_ids)} groups were given, and there are {len(self._tables)}: give one list "
-                "for each group, in their order"
-            )
-        for table, ids in zip(self._tables, block_ids, strict=True):
-            table.check_room(len(ids), 0 if row is None else int(table.num_blocks_per_row[row]))
-            if len(self._tables) > 1:  # a single table refuses bad ids itself, before anything has changed
-                _packed(table.expand(ids))
-
-    def add_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
-        """Start a row anew in every group; `CapacityError`, and no group changed, if one has no room."""
-        self.check_room(block_ids)
-        self.write_row(block_ids, row)
-
-    def write_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
-        """Do `add_row` for a caller that has asked `check_room`."""
-        for table, ids in zip(self._tables, block_ids, strict=True):
-            table.write_row(ids, row)
-
-    def append_row(self, block_ids: BlockIdsPerGroup, row: int) -> None:
-        """Append to a row in every group; `CapacityError`, and no group changed, if one has no room."""
-        self.check_room(block_ids, row)
-        for table, ids in zip(self._tables, block_ids, strict=True):
-            table.append_row(ids, row)
-
-    def clear_row(self, row: int) -> None:
-        for table in self._tables:
-            table.clear_row(row)
-
-    def move_row(self, source: int, target: int) -> None:
-        for table in self._tables:
-            table.move_row(source, target)
-
-    def swap_row(self, first: int, second: int) -> None:
-        for table in self._tables:
-            table.swap_row(first, second)
-
-    def clear(self) -> None:
-        """Set every entry of every group to the null block."""
-        for table in self._tables:
-            table.clear()
-
-    def commit(self, num_reqs: int) -> int:
-        """Bring the first ``num_reqs`` rows of every group on the device up to date; return the bytes that crossed."""
-        return commit_tables(self._tables, self._sender, num_reqs, self.commit_mode)

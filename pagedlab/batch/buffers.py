@@ -100,10 +100,10 @@ def swap_prefix(rows: Rows, first: int, second: int, num_bytes: int) -> None:
     >>> matrix.tolist()
     [[4, 5, 3], [1, 2, 6]]
     """
-    one, other = rows[first], rows[second]
-    kept = one[:num_bytes].tobytes()
-    one[:num_bytes] = other[:num_bytes]
-    other[:num_bytes] = kept
+    one, other = rows[first][:num_bytes], rows[second][:num_bytes]
+    kept = one.tobytes()
+    one[:] = other
+    other[:] = kept
 
 
 class Fence:

@@ -99,10 +99,11 @@ class CellSender:
         if self._device.type == "cuda" and num_cells <= MAX_GRAPH_CELLS:
             size = max(MIN_GRAPH_CELLS, power_of_two(num_cells))
         staging = self._next_staging(2 * size)
-        where, what = staging.buffer.np[:size], staging.buffer.np[size : 2 * size]
-        where[:num_cells] = cells
-        where[num_cells:] = cells[0]
-        self._memory.np.take(where, out=what, mode="clip")
+        packed = staging.buffer.np
+        packed[:num_cells] = cells
+        if size > num_cells:
+            packed[num_cells:size] = cells[0]
+        packed[size : 2 * size] = self._memory.np[packed[:size]]
         if self._device.type == "cuda" and num_cells <= MAX_GRAPH_CELLS:
             self._replay(staging, size)
         else:
@@ -114,7 +115,7 @@ class CellSender:
         """Copy packed cells to the device and write them to their places."""
         buffer.send(2 * size)
         if self._backend == "numpy" and buffer.gpu_np is not None and self._memory.gpu_np is not None:
-            commit_numpy(buffer.gpu_np[: 2 * size].reshape(2, size), self._memory.gpu_np)
+            commit_numpy(buffer.gpu_np[: 2 * size].reshape(2, -1), self._memory.gpu_np)
         else:
             commit_triton(buffer.gpu[: 2 * size].view(2, size), self._memory.gpu)
 

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagedlab.batch.block_table import STALE, MultiGroupBlockTable
+from pagedlab.batch.block_table import STALE
 from pagedlab.batch.buffers import rows_as_bytes, swap_prefix
 from pagedlab.batch.integrity import check_batch
 from pagedlab.batch.logits_processors import LogitsProcessor, builtin_logits_processors
+from pagedlab.batch.multi_group import MultiGroupBlockTable
 from pagedlab.batch.row_store import RowStore
 from pagedlab.batch.sampling_metadata import SamplingMetadata
 from pagedlab.batch.sampling_rows import SamplingRows
@@ -330,8 +331,8 @@ class InputBatch:
         if first == second:
             return
         outputs, drafts = self.req_output_token_ids, self.spec_token_ids
-        ends = self._ends[first] + len(drafts[first]), self._ends[second] + len(drafts[second])
-        num_tokens = max(ends)  # no further: rows are long
+        end, other_end = self._ends[first] + len(drafts[first]), self._ends[second] + len(drafts[second])
+        num_tokens = end if end > other_end else other_end  # no further: rows are long
         req_ids[first], req_ids[second] = second_id, first_id
         outputs[first], outputs[second] = outputs[second], outputs[first]
         drafts[first], drafts[second] = drafts[second], drafts[first]

@@ -115,8 +115,7 @@ class MinPLogitsProcessor:
 
     @staticmethod
     def _state_of(added: AddedRow) -> float | None:
-        params = added.sampling_params
-        return params.min_p if params.min_p > 0 and not params.greedy else None
+        return added.sampling_params.min_p or None  # a greedy request has none
 
     def update_state(self, update: BatchUpdate | None) -> None:
         """Follow the batch."""

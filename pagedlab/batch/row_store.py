@@ -80,9 +80,10 @@ class RowStore:
 
     def swap(self, first: int, second: int) -> None:
         """Exchange every field of two rows."""
-        kept = self._rows[first].copy()
-        self._rows[first][:] = self._rows[second]
-        self._rows[second][:] = kept
+        one, other = self._rows[first], self._rows[second]
+        kept = one.copy()
+        one[:] = other
+        other[:] = kept
 
     def copy_to_gpu(self) -> None:
         """Bring all fields of all rows to the device, in one copy."""

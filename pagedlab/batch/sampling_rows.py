@@ -107,20 +107,14 @@ class SamplingRows:
         """Write a request's settings into a free row."""
         rows, vocab_size = self._rows, self._shape[1]
         keeps_all = not 0 < params.top_k < vocab_size
-        rows.temperature[row] = params.temperature
+        rows.temperature[row] = temperature = params.temperature
         rows.top_p[row] = params.top_p
         rows.top_k[row] = vocab_size if keeps_all else params.top_k
         rows.frequency_penalty[row] = params.frequency_penalty
         rows.presence_penalty[row] = params.presence_penalty
         rows.repetition_penalty[row] = params.repetition_penalty
-        (self.greedy_reqs if params.greedy else self.random_reqs).add(req_id)
-        if (
-            params.top_p < 1
-            or not keeps_all
-            or params.has_penalties
-            or params.allowed_token_ids is not None
-            or params.logprobs is not None
-        ):
+        (self.random_reqs if temperature else self.greedy_reqs).add(req_id)
+        if not params.is_plain:
             self._add_options(req_id, row, params, keeps_all)
         if params.bad_words_token_ids:
             self.bad_words_token_ids[row] = params.bad_words_token_ids
@@ -221,17 +215,17 @@ class SamplingRows:
             wanted = enumerate(map(self.num_logprobs.get, req_ids))
             num_logprobs = {row: count for row, count in wanted if count is not None}
 
-        def device(name: str, used: bool) -> torch.Tensor | None:
-            return rows.device_view(name)[:num_reqs] if used else None
+        def device(name: str) -> torch.Tensor:
+            return rows.device_view(name)[:num_reqs]
 
         return SamplingMetadata(
-            temperature=device("temperature", bool(self.random_reqs)),
-            top_p=device("top_p", bool(self.top_p_reqs)),
-            top_k=device("top_k", bool(self.top_k_reqs)),
+            temperature=device("temperature") if self.random_reqs else None,
+            top_p=device("top_p") if self.top_p_reqs else None,
+            top_k=device("top_k") if self.top_k_reqs else None,
             generators=self.generators,
-            frequency_penalties=device("frequency_penalty", penalized),
-            presence_penalties=device("presence_penalty", penalized),
-            repetition_penalties=device("repetition_penalty", penalized),
+            frequency_penalties=device("frequency_penalty") if penalized else None,
+            presence_penalties=device("presence_penalty") if penalized else None,
+            repetition_penalties=device("repetition_penalty") if penalized else None,
             prompt_token_ids=self._prompts(num_reqs, token_ids, is_token_ids) if penalized else None,
             output_token_ids=tuple(outputs) if penalized or self.bad_words_token_ids else (),
             allowed_token_ids_mask=mask,

@@ -19,6 +19,7 @@ vLLM counterpart: ``vllm/v1/sample/logits_processor/state.py`` (``BatchUpdateBui
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +49,11 @@ class MovedRow(NamedTuple):
     source: int
     target: int
     direction: MoveDirection
+
+
+# `AddedRow._make` and `MovedRow._make` without a Python call for each row.
+_added_row = functools.partial(tuple.__new__, AddedRow)
+_moved_row = functools.partial(tuple.__new__, MovedRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ class BatchUpdateBuilder:
         self._sort()
         update = None
         if self._removed or self._added or self._moved:
-            added, moved = tuple(map(AddedRow._make, self._added)), tuple(map(MovedRow._make, self._moved))
+            added, moved = tuple(map(_added_row, self._added)), tuple(map(_moved_row, self._moved))
             update = BatchUpdate(batch_size, tuple(self._removed), added, moved)
         self._removed, self._added, self._moved = [], [], []
         self._removed_is_sorted = False

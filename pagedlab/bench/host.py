@@ -157,8 +157,7 @@ def host_step_rate(num_running: int, seconds: float, *, with_slots: bool = True)
         )
         sampled = np.full(num_running, 7)
         if not with_slots:
-            for table in runner.input_batch.block_table:
-                table.compute_slot_mapping = _nothing  # type: ignore[method-assign]
+            runner.input_batch.block_table.compute_slot_mapping = _nothing  # type: ignore[method-assign]
 
         def one_step() -> None:
             output = scheduler.schedule()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pagedlab.batch import MultiGroupBlockTable, TableSpec
+from pagedlab.batch import CpuGpuBuffer, MultiGroupBlockTable, TableSpec
 from pagedlab.bench.gpu import eager_microseconds, gpu_name, microseconds, wall_microseconds
 from pagedlab.kernels.kv_cache_write import kv_cache_write_triton
 from pagedlab.kernels.paged_attention import paged_attention_torch, paged_attention_triton
@@ -125,6 +125,14 @@ def slot_mapping_rows(launch: float, bytes_per_us: float) -> Iterator[KernelRow]
     ):
         call = _slot_mapping_call(query_lens, max_num_tokens, "tokens")
         yield KernelRow("slot_mapping", case, eager_microseconds(call), others={"vLLM 0.25.1": vllm})
+    together, apart = _slots_of_groups_calls(num_groups=4, num_reqs=256, max_num_tokens=8192)
+    case = "256 decodes, 4 KV cache groups in one launch"
+    yield KernelRow(
+        "slot_mapping_groups", case, microseconds(together), others={"a launch a group": microseconds(apart)}
+    )
+    case = f"{case}, launched by the host"
+    others = {"a launch a group": eager_microseconds(apart)}
+    yield KernelRow("slot_mapping_groups", case, eager_microseconds(together), others=others)
 
 
 _PROGRAMS = ("tokens", "requests")
@@ -143,6 +151,32 @@ def _slot_mapping_call(query_lens: Sequence[int], max_num_tokens: int, programs:
     padded[: len(positions)] = positions
     slots = torch.empty(max_num_tokens, dtype=torch.int64, device=device)
     return lambda: slot_mapping_triton(query_start_loc, padded, table, _BLOCK_SIZE, slots, programs=programs)
+
+
+def _slots_of_groups_calls(
+    num_groups: int, num_reqs: int, max_num_tokens: int
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return the slots of several groups of decodes: in one launch, and one group after the other."""
+    device = torch.device("cuda")
+    tables = MultiGroupBlockTable([TableSpec(_BLOCK_SIZE)] * num_groups, num_reqs, 8192, max_num_tokens, device)
+    for row in range(num_reqs):
+        tables.add_row([range(1, 300)] * num_groups, row)
+    tables.commit(num_reqs)
+    query_start_loc = CpuGpuBuffer((num_reqs + 1,), torch.int32, device)
+    positions = CpuGpuBuffer((max_num_tokens,), torch.int64, device)
+    query_start_loc.np[:] = range(num_reqs + 1)
+    positions.np[:num_reqs] = np.arange(num_reqs) * 37 % 4000
+    query_start_loc.copy_to_gpu()
+    positions.copy_to_gpu()
+
+    def together() -> None:
+        tables.compute_slot_mapping(num_reqs, query_start_loc, positions, backend="triton")
+
+    def apart() -> None:
+        for table in tables:
+            table.compute_slot_mapping(num_reqs, query_start_loc, positions, backend="triton")
+
+    return together, apart
 
 
 # --- commit and KV write -----------------------------------------------------------------------------------------

@@ -297,10 +297,9 @@ class GPUModelRunner:
         max_query_len = 1 if num_tokens == num_reqs else int(query_lens.max())
         num_reqs_padded, num_tokens_padded = self._padded(num_reqs, num_tokens, max_query_len)
         buffers.send(num_tokens, num_tokens_padded)
-        for table in batch.block_table:
-            table.compute_slot_mapping(
-                num_reqs, buffers.query_start_loc, buffers.positions, backend=self.slot_mapping_backend
-            )
+        batch.block_table.compute_slot_mapping(
+            num_reqs, buffers.query_start_loc, buffers.positions, backend=self.slot_mapping_backend
+        )
 
         query_start_loc = buffers.query_start_loc.np[: num_reqs_padded + 1].copy()
         seq_lens = buffers.seq_lens.np[:num_reqs_padded].copy()

@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.batch import BlockTable, ContextParallel, CpuGpuBuffer, TableSpec
+import pagedlab.batch.multi_group as multi_group_module
+from pagedlab.batch import BlockTable, ContextParallel, CpuGpuBuffer, MultiGroupBlockTable, TableSpec
 from pagedlab.errors import ConfigError
+from pagedlab.events import Event, SlotsComputed
 from pagedlab.kernels import backend
 from pagedlab.kernels.slot_mapping import PAD_SLOT_ID
 
@@ -165,3 +167,46 @@ def test_an_observer_is_told_of_slots_where_there_are_any(has_slots: bool) -> No
 
 def test_pad_is_what_the_contracts_say() -> None:
     assert PAD_SLOT_ID == -1
+
+
+@needs_triton
+def test_the_slots_of_all_groups_are_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [
+        TableSpec(4, context_parallel=ContextParallel(2, 1)),
+        TableSpec(4, max_blocks=0),  # encoder-only: no slots
+        TableSpec(8, kernel_block_size=2),
+    ]
+    launches: list[int] = []
+    launch = multi_group_module.slot_mappings_triton
+
+    def counted(*arguments: object) -> None:
+        launches.append(1)
+        launch(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(multi_group_module, "slot_mappings_triton", counted)
+    query_start_loc = CpuGpuBuffer((4,), torch.int32, DEVICE)
+    positions = CpuGpuBuffer((9,), torch.int64, DEVICE)
+    for buffer, values in ((query_start_loc, [0, 3, 4, 4]), (positions, [7, 8, 9, 0, 0, 0, 0, 0, 0])):
+        buffer.np[:] = values
+        buffer.copy_to_gpu()
+    seen: dict[str, list[list[int]]] = {}
+    told: dict[str, list[Event]] = {"numpy": [], "triton": []}
+    for backend_name in ("numpy", "triton"):
+        tables = MultiGroupBlockTable(specs, 3, 16, 9, DEVICE)
+        for table in tables:
+            table.observer = told[backend_name].append
+        tables.add_row([[7, 2], [], [3, 5]], 0)
+        tables.add_row([[4], [], [6]], 1)
+        tables.commit(2)
+        tables.compute_slot_mapping(2, query_start_loc, positions, backend=backend_name)
+        seen[backend_name] = [table.slot_mapping.gpu.tolist() for table in tables]
+    assert len(launches) == 1
+    assert seen["triton"] == seen["numpy"]
+    assert seen["triton"][1] == [PAD_SLOT_ID] * 9
+    assert seen["triton"][2] == [31, 40, 41, 48] + [PAD_SLOT_ID] * 5
+    slots = {
+        name: [(event.group, event.slot_mapping) for event in events if isinstance(event, SlotsComputed)]
+        for name, events in told.items()
+    }
+    assert slots["triton"] == slots["numpy"]
+    assert [group for group, _ in slots["triton"]] == [0, 2]

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from pagedlab.errors import ConfigError
 from pagedlab.kernels import backend
-from pagedlab.kernels.slot_mapping import PAD_SLOT_ID, slot_mapping_numpy, slot_mapping_triton
+from pagedlab.kernels.slot_mapping import (
+    PAD_SLOT_ID,
+    SlotGroup,
+    slot_mapping_numpy,
+    slot_mapping_triton,
+    slot_mappings_triton,
+)
 
 needs_triton = pytest.mark.skipif(not backend().has_triton, reason=f"no Triton: {backend().reason}")
 GUARD = -777
@@ -160,6 +166,72 @@ def test_rows_are_found_however_many_there_are(num_reqs: int) -> None:
     table = 1 + np.arange(2 * num_reqs).reshape(num_reqs, 2)
     args = (starts.tolist(), positions.tolist(), table.tolist(), 4, len(positions) + 3)
     assert by_triton(*args, tile=64) == by_numpy(*args)
+
+
+def groups_by_both(block_sizes: list[int], lengths: npt.NDArray[np.int64], seed: int, tile: int | None = None) -> None:
+    """Hold the slots of several groups, written by one launch, equal to those of the reference, group by group."""
+    generator = np.random.default_rng(seed)
+    device = "cuda" if backend().name == "cuda" else "cpu"
+    query_start_loc = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    num_tokens, max_num_tokens = int(query_start_loc[-1]), int(query_start_loc[-1]) + 37
+    positions = np.full(max_num_tokens, GUARD, dtype=np.int64)
+    positions[:num_tokens] = generator.integers(0, 64, size=num_tokens)
+    groups, tables, expected = [], [], []
+    first_cell = 5  # nothing says that the first table begins where memory begins
+    for index, block_size in enumerate(block_sizes):
+        world_size = int(generator.integers(1, 4))
+        parallel = (world_size, int(generator.integers(world_size)), int(generator.choice([1, block_size])))
+        columns = -(-64 // (block_size * world_size)) + index
+        table = generator.integers(0, 2**31 - 1, size=(len(lengths), columns)).astype(np.int32)
+        groups.append(SlotGroup(first_cell, columns, 2 * index, block_size, *parallel))
+        slots = np.empty(max_num_tokens, dtype=np.int64)
+        names = ("cp_world_size", "cp_rank", "cp_interleave")
+        slot_mapping_numpy(
+            query_start_loc, positions, table, block_size, slots, **dict(zip(names, parallel, strict=True))
+        )
+        tables.append(table)
+        expected.append(slots.tolist())
+        first_cell += table.size
+    memory = torch.full((first_cell + 5,), GUARD, dtype=torch.int32)
+    for group, table in zip(groups, tables, strict=True):
+        memory[group.first_cell : group.first_cell + table.size] = torch.from_numpy(table.reshape(-1))
+    out = torch.full((2 * len(groups) + 1, max_num_tokens), GUARD, dtype=torch.int64, device=device)
+    slot_mappings_triton(
+        torch.from_numpy(query_start_loc).to(device),
+        torch.from_numpy(positions).to(device),
+        memory.to(device),
+        groups,
+        out[: 2 * len(groups)],
+        tile=tile,
+    )
+    assert [out[group.index].tolist() for group in groups] == expected
+    assert (out[1::2] == GUARD).all(), "written into a row that is nobody's"
+    assert (out[-1] == GUARD).all(), "written behind the last row"
+
+
+@needs_triton
+@given(
+    st.lists(st.sampled_from([1, 2, 4, 16]), min_size=1, max_size=4),
+    st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    st.integers(0, 2**16),
+)
+@settings(max_examples=25, deadline=None)
+def test_one_launch_writes_the_slots_of_every_group(block_sizes: list[int], lengths: list[int], seed: int) -> None:
+    groups_by_both(block_sizes, np.array(lengths), seed, tile=32)
+
+
+@needs_triton
+def test_no_group_no_launch() -> None:
+    slots = torch.full((1, 4), GUARD, dtype=torch.int64)
+    slot_mappings_triton(torch.zeros(2, dtype=torch.int32), torch.zeros(4), torch.zeros(4), (), slots)
+    assert (slots == GUARD).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(backend().name != "cuda", reason=f"needs a CUDA GPU: {backend().reason}")
+@pytest.mark.parametrize("most", [2, 400])
+def test_the_compiled_kernel_writes_every_group(most: int) -> None:
+    groups_by_both([16, 32, 16, 64], np.random.default_rng(1).integers(0, most, size=500), seed=2)
 
 
 @pytest.mark.gpu
