@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 LAYOUT := build/layout
 SOURCES := $(wildcard notebooks/source/*.md)
 
-.PHONY: lab test lint style types imports notebooks images bench performance clean help
+.PHONY: lab test lint style types imports notebooks images bench performance kill-matrix clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make images     retake the pictures in docs/images from the real JupyterLab"
 	@echo "make bench      measure the host side on this machine; writes docs/performance-host.md"
 	@echo "make performance  remake docs/performance.md from what pagedlab bench kernels wrote on a GPU"
+	@echo "make kill-matrix  remake docs/exercise-kill-matrix.md: what the exercises catch"
 	@echo "make clean      remove the environment, builds and caches"
 
 # --- the environment ----------------------------------------------------------------------------------------
@@ -43,7 +44,7 @@ lab: $(STAMP)
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST_ARGS)
 
 # --- one check each --------------------------------------------------------------------------------------------
 
@@ -84,6 +85,9 @@ bench: $(STAMP)
 
 performance: $(STAMP)
 	@$(BIN)/python docs/build_performance.py
+
+kill-matrix: $(STAMP)
+	@$(BIN)/python docs/build_kill_matrix.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache tests/output

@@ -1,15 +1,18 @@
-"""Make docs/performance.md and its plots from docs/performance.json (`make performance`).
+"""Make docs/performance.md and its plots from pagedlab/bench/recorded/kernels.json (`make performance`).
 
-Our figures come from `pagedlab bench kernels --json docs/performance.json` on a GPU; those of others are constants of
-`pagedlab.bench.kernels`, which says where they were measured; the text at the end is docs/performance-notes.md.
+Our figures come from `pagedlab bench kernels --json pagedlab/bench/recorded/kernels.json` on a GPU; those of others
+are constants of `pagedlab.bench.kernels`, which says where they were measured; the text at the end is
+docs/performance-notes.md.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
+
+from pagedlab import charts
+from pagedlab.bench.recorded import recorded_kernels
 
 DOCS = Path(__file__).parent
 STEP_PARTS = (
@@ -31,16 +34,18 @@ WAYS = {
 def page(data: dict[str, Any], notes: str) -> str:
     """Return the page as Markdown."""
     engine = data["engine"]
+    words = {name: charts.summary(figure) for name, figure in figures(data).items()}
     lines = [
         "# Speed of the kernels and of the whole engine",
         "",
         f"{data['machine']}, {data['date']}.",
-        "`pagedlab bench kernels --json docs/performance.json` on a GPU measures it again, `make performance` makes",
-        "this page of it. The host's side alone is in [performance-host.md](performance-host.md).",
+        "`pagedlab bench kernels --json pagedlab/bench/recorded/kernels.json` on a GPU measures it again,",
+        "`make performance` makes this page of it. The host's side alone is in",
+        "[performance-host.md](performance-host.md).",
         "",
         "## Slot mapping",
         "",
-        f"![{slot_summary(data)}](images/performance-slots.png)",
+        f"![{words['slots']}](images/performance-slots.png)",
         "",
         *table(
             ["case", "µs", "launch floor", "bytes floor", "vLLM 0.25.1", "one program a request"],
@@ -55,6 +60,11 @@ def page(data: dict[str, Any], notes: str) -> str:
                 ]
                 for row in rows_of(data, "slot_mapping")
             ],
+        ),
+        *(
+            f"Slots of several KV cache groups, {row['case']}: {number(row['microseconds'])} µs; a launch a group "
+            f"takes {number(row['others']['a launch a group'])} µs.\n"
+            for row in rows_of(data, "slot_mapping_groups")
         ),
         "## Commit of block tables",
         "",
@@ -84,7 +94,7 @@ def page(data: dict[str, Any], notes: str) -> str:
         "bfloat16 unless it says otherwise, 32 query heads, 8 KV heads of 128, blocks of 16 in random order. GB/s",
         "counts keys and values.",
         "",
-        f"![{attention_summary(data)}](images/performance-attention.png)",
+        f"![{words['attention']}](images/performance-attention.png)",
         "",
         *table(
             ["case", "µs", "GB/s", "bytes floor", "error", "others, µs"],
@@ -105,17 +115,17 @@ def page(data: dict[str, Any], notes: str) -> str:
         f"{engine['requests']} requests of {engine['max_tokens']} tokens with the shipped model, {engine['dtype']}, "
         "prompts included.",
         "",
-        f"![{step_summary(data)}](images/performance-step.png)",
+        f"![{words['step']}](images/performance-step.png)",
         "",
         *table(
             ["", "tokens/s", *(f"`{part}`, µs" for part in STEP_PARTS)],
             [
                 [
-                    words,
+                    called,
                     f"{engine[way]['tokens_per_s']:,}",
                     *(number(engine[way]["step_us"][part]) for part in STEP_PARTS),
                 ]
-                for way, words in WAYS.items()
+                for way, called in WAYS.items()
             ],
         ),
         notes.rstrip(),
@@ -140,110 +150,24 @@ def table(head: list[str], body: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)] + [""]
 
 
-# --- what a plot says, in words -----------------------------------------------------------------------------------
-
-
-def slot_summary(data: dict[str, Any]) -> str:
-    """Say what the plot of slot mapping shows."""
-    rows = [row for row in rows_of(data, "slot_mapping") if "a program a request" in row["others"]]
-    times = [row["others"]["vLLM 0.25.1"] / row["microseconds"] for row in rows]
-    return (
-        f"Slot mapping in {len(rows)} cases, microseconds on a logarithmic axis: pagedlab takes "
-        f"{number(min(row['microseconds'] for row in rows))} to {number(max(row['microseconds'] for row in rows))}, "
-        f"between {min(times):.1f} and {max(times):.0f} times less than vLLM 0.25.1"
-    )
-
-
-def attention_summary(data: dict[str, Any]) -> str:
-    """Say what the plot of attention shows."""
-    speeds = [row["gb_per_s"] for row in rows_of(data, "paged_attention") if "gb_per_s" in row]
-    copy = rows_of(data, "copy")[0]["gb_per_s"]
-    return (
-        f"Paged decode attention in {len(speeds)} cases, GB/s of keys and values: {number(min(speeds))} to "
-        f"{number(max(speeds))}, beside {number(copy)} of a large copy"
-    )
-
-
-def step_summary(data: dict[str, Any]) -> str:
-    """Say what the plot of a step shows."""
-    sums = {way: sum(data["engine"][way]["step_us"].values()) for way in WAYS}
-    forward = {way: data["engine"][way]["step_us"]["forward"] for way in WAYS}
-    return "A step of 256 decodes in microseconds: " + "; ".join(
-        f"{words}: {number(sums[way])}, of which forward {number(forward[way])}" for way, words in WAYS.items()
-    )
-
-
 # --- plots --------------------------------------------------------------------------------------------------------
 
 
 def figures(data: dict[str, Any]) -> dict[str, Any]:
     """Return the plotly figures by name."""
-    import plotly.graph_objects as go
-
-    from pagedlab.teaching.charts import COLORS, FONT, GROUND, INK
-
-    layout = {
-        "paper_bgcolor": GROUND,
-        "plot_bgcolor": GROUND,
-        "font": {"size": FONT, "color": INK},
-        "width": 960,
-        "height": 460,
-        "margin": {"l": 70, "r": 40, "t": 80, "b": 60},
-        "legend": {"orientation": "h", "y": 1.05, "yanchor": "bottom", "traceorder": "normal"},
-    }
     slots = [row for row in rows_of(data, "slot_mapping") if "a program a request" in row["others"]]
-    cases = [row["case"] for row in slots]
-    slot_figure = go.Figure(layout={**layout, "barmode": "group", "height": 560})
-    for name, values, color, pattern in (
-        ("pagedlab", [row["microseconds"] for row in slots], COLORS[0], ""),
-        ("vLLM 0.25.1", [row["others"]["vLLM 0.25.1"] for row in slots], COLORS[1], "/"),
-    ):
-        slot_figure.add_bar(
-            name=name, y=cases, x=values, orientation="h", marker={"color": color, "pattern_shape": pattern}
-        )
-    floors = [max(row["launch_floor"], row["bytes_floor"]) for row in slots]
-    slot_figure.add_scatter(
-        name="floor: launch or bytes",
-        y=cases,
-        x=floors,
-        mode="markers",
-        marker={"symbol": "line-ns", "size": 26, "line": {"width": 3, "color": INK}},
-    )
-    slot_figure.update_xaxes(type="log", title="µs a launch", gridcolor="#dddddd", dtick=1)
-    slot_figure.update_yaxes(autorange="reversed", automargin=True)
-
-    decodes = [row for row in rows_of(data, "paged_attention") if "gb_per_s" in row]
-    names = [row["case"].removeprefix("decode, ") for row in decodes]
-    attention = go.Figure(layout={**layout, "barmode": "group"})
-    others = ("vLLM 0.33.0, unified", "dense SDPA")
-    for index, name in enumerate(("pagedlab", *others)):
-        speeds = [
-            row["gb_per_s"]
-            if name == "pagedlab"
-            else row["gb_per_s"] * row["microseconds"] / row["others"][name]
-            if name in row.get("others", {})
-            else None
-            for row in decodes
-        ]
-        marker = {"color": COLORS[index], "pattern_shape": ("", "/", ".")[index]}
-        attention.add_bar(name=name, x=names, y=speeds, marker=marker)
-    copy = rows_of(data, "copy")[0]["gb_per_s"]
-    attention.add_hline(y=copy, line={"dash": "dash", "color": INK}, annotation_text=f"a large copy: {copy:,.0f}")
-    attention.update_yaxes(title="GB/s of keys and values", gridcolor="#dddddd")
-
-    step = go.Figure(layout={**layout, "barmode": "stack", "height": 360})
-    patterns = ("", "/", ".", "x", "-", "+", "\\")
-    for index, part in enumerate(STEP_PARTS):
-        step.add_bar(
-            name=part,
-            y=[words.replace(", ", ",<br>") for words in WAYS.values()],
-            x=[data["engine"][way]["step_us"][part] for way in WAYS],
-            orientation="h",
-            marker={"color": COLORS[index], "pattern_shape": patterns[index]},
-        )
-    step.update_xaxes(title="µs in a step of 256 decodes", gridcolor="#dddddd")
-    step.update_yaxes(autorange="reversed", automargin=True)
-    return {"slots": slot_figure, "attention": attention, "step": step}
+    decodes = [
+        {**row, "case": row["case"].removeprefix("decode, ")}
+        for row in rows_of(data, "paged_attention")
+        if "gb_per_s" in row
+    ]
+    return {
+        "slots": charts.kernel_bars(slots, others=["vLLM 0.25.1"]),
+        "attention": charts.kernel_bars(decodes, measure="gb_per_s"),
+        "step": charts.step_parts(
+            {called: data["engine"][way]["step_us"] for way, called in WAYS.items()}, step="a step of 256 decodes"
+        ),
+    }
 
 
 def save_images(data: dict[str, Any]) -> None:
@@ -262,11 +186,11 @@ def save_images(data: dict[str, Any]) -> None:
 
 
 def build() -> str:
-    """Return the page that docs/performance.json and the notes make."""
-    data = json.loads((DOCS / "performance.json").read_text(encoding="utf-8"))
+    """Return the page that pagedlab/bench/recorded/kernels.json and the notes make."""
+    data = recorded_kernels()
     return page(data, (DOCS / "performance-notes.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
     (DOCS / "performance.md").write_text(build(), encoding="utf-8")
-    save_images(json.loads((DOCS / "performance.json").read_text(encoding="utf-8")))
+    save_images(recorded_kernels())

@@ -54,7 +54,7 @@ class SlotGroup(NamedTuple):
         Where its block table begins in the memory that holds all of them.
     columns : int
         The cells from one row of it to the next.
-    index : int
+    slot_row : int
         The row of the slot mappings that is its own.
     block_size : int
         Tokens in a block.
@@ -64,7 +64,7 @@ class SlotGroup(NamedTuple):
 
     first_cell: int
     columns: int
-    index: int
+    slot_row: int
     block_size: int
     cp_world_size: int = 1
     cp_rank: int = 0
@@ -282,7 +282,7 @@ def slot_mappings_triton(
         The memory that holds the block table of every group.
     groups : sequence of SlotGroup
         Whose slot mappings are wanted. Each other sequence compiles a kernel of its own.
-    slot_mappings : Tensor, [at least as many as the largest index says, max_num_batched_tokens] int64
+    slot_mappings : Tensor, [more than the largest slot_row, max_num_batched_tokens] int64
         Contiguous. The rows of ``groups`` are overwritten from end to end.
     tile : int, optional
         As in `slot_mapping_triton`.

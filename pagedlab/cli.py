@@ -2,6 +2,7 @@
 
     pagedlab lab 00                       # JupyterLab on the first lesson
     pagedlab run 00                       # execute it without a browser
+    pagedlab check condense my.py         # is this exercise right? (`pagedlab exercises` lists them)
     pagedlab doctor                       # what this machine can do
     pagedlab generate "To be, or" "O Romeo"   # two requests, batched, streamed
     pagedlab conformance golden.jsonl.gz  # replay what vLLM did, compare every field
@@ -27,9 +28,10 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from pagedlab.errors import ConfigError, LessonError, PagedlabError, RequestError
+from pagedlab.exercise_commands import add_exercise_commands
 
 if TYPE_CHECKING:
     from pagedlab import LLMEngine, RequestOutput
@@ -81,6 +83,8 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="say what this machine can do, and how to get further")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.set_defaults(command=run_doctor)
+
+    add_exercise_commands(commands)
 
     generate = commands.add_parser(
         "generate",
@@ -305,6 +309,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
         raise RequestError('no prompt: give one ("To be, or"), a file (--file), or pipe lines in')
 
     from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig
+    from pagedlab.printing import ManyTexts, OneText
 
     seats = arguments.max_num_seqs
     engine = LLMEngine(
@@ -337,11 +342,11 @@ def run_generate(arguments: argparse.Namespace) -> int:
             raise RequestError(f"prompt {index + 1}: {error}") from None
 
     stats = _Stats()
-    printer: _OneText | _ManyTexts
+    printer: OneText | ManyTexts
     if len(prompts) == 1:
-        printer = _OneText(prompts[0], sys.stdout)
+        printer = OneText(prompts[0], sys.stdout)
     else:
-        printer = _ManyTexts(dict(zip(ids, prompts, strict=True)), sys.stdout)
+        printer = ManyTexts(dict(zip(ids, prompts, strict=True)), sys.stdout)
     try:
         for output in _stream(engine, stats):
             printer.write(output.request_id, output.new_text, output.finished)
@@ -393,59 +398,6 @@ def _stream(engine: LLMEngine, stats: _Stats) -> Iterator[RequestOutput]:
             num_tokens = len(output.prompt_token_ids) + len(output.output_token_ids)
             stats.num_cut += output.finish_reason == "length" and num_tokens == longest
             yield output
-
-
-def _harmless(text: str) -> str:
-    """Return ``text`` without control characters: a model may write any byte, a terminal would obey some."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-class _OneText:
-    """One prompt: its text as it comes. On a terminal the prompt stands before it, dimmed."""
-
-    def __init__(self, prompt: str, stream: TextIO) -> None:
-        self._stream = stream
-        self._clean = _harmless if stream.isatty() else str
-        if stream.isatty():
-            stream.write(f"\x1b[2m{_harmless(prompt)}\x1b[0m")
-
-    def write(self, request_id: str, text: str, finished: bool) -> None:
-        self._stream.write(self._clean(text) + ("\n" if finished else ""))
-        self._stream.flush()
-
-
-class _ManyTexts:
-    """Several prompts: whole lines as they fill, each after the number of its prompt, so that they can interleave."""
-
-    width = 78
-
-    def __init__(self, prompts: dict[str, str], stream: TextIO) -> None:
-        self._prompts = prompts
-        self._clean = _harmless if stream.isatty() else str
-        self._stream = stream
-        self._pending = dict.fromkeys(prompts, "")
-        self._unseen = set(prompts)
-
-    def write(self, request_id: str, text: str, finished: bool) -> None:
-        if request_id in self._unseen and (text or finished):
-            self._unseen.remove(request_id)
-            self._line(request_id, ">", self._prompts[request_id])
-        self._pending[request_id] += text
-        *lines, rest = self._pending[request_id].split("\n")
-        while len(rest) > self.width:
-            cut = rest.rfind(" ", 1, self.width) + 1 or self.width
-            lines.append(rest[:cut])
-            rest = rest[cut:]
-        if finished and rest:
-            lines.append(rest)
-            rest = ""
-        for line in lines:
-            self._line(request_id, "|", line)
-        self._pending[request_id] = rest
-        self._stream.flush()
-
-    def _line(self, request_id: str, mark: str, line: str) -> None:
-        self._stream.write(f"{request_id} {mark} {self._clean(line)}".rstrip() + "\n")
 
 
 def run_conformance(arguments: argparse.Namespace) -> int:

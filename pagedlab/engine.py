@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed
 
+from pagedlab.batch.context_parallel import NO_CONTEXT_PARALLEL, ContextParallel
 from pagedlab.config import CacheConfig, SchedulerConfig, require_bool, require_int
 from pagedlab.errors import ConfigError, EngineBusyError, IntegrityError, PagedlabError, RequestError
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
@@ -38,6 +40,8 @@ from pagedlab.outputs import RequestOutput, Stream
 from pagedlab.request import Request, SamplingParams
 from pagedlab.runner import GPUModelRunner
 from pagedlab.runner.cuda_graphs import capture_sizes
+from pagedlab.runner.describing import describe_runner
+from pagedlab.runner.ranks_attention import check_ranks
 from pagedlab.scheduling import Scheduler, StepResult
 from pagedlab.scheduling.output import TokenLogprobs
 
@@ -114,6 +118,11 @@ class LLMEngine:
         None: Triton on a GPU, torch elsewhere and in float64. ``"triton"`` without a GPU runs in the interpreter.
     enforce_eager : bool
         Never replay CUDA graphs. They are used on a GPU with Triton attention, for batches of decodes.
+    context_parallel : ContextParallel
+        This process's part of each request's tokens, where several processes share them. Each runs an engine that is
+        given the same requests in the same order; a block then holds ``block_size`` tokens on *each* rank.
+    process_group : torch.distributed.ProcessGroup, optional
+        The processes, in the order of their ranks; needed if there are several.
 
     Raises
     ------
@@ -137,7 +146,11 @@ class LLMEngine:
         slot_mapping_backend: str | None = None,
         attention_backend: str | None = None,
         enforce_eager: bool = False,
+        context_parallel: ContextParallel = NO_CONTEXT_PARALLEL,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
+        if context_parallel.world_size > 1:
+            check_ranks(context_parallel, process_group)
         scheduler_config = SchedulerConfig() if scheduler_config is None else scheduler_config
         cache_config = CacheConfig() if cache_config is None else cache_config
         for name, value, kind in (
@@ -187,8 +200,10 @@ class LLMEngine:
             str(parameter.device),
             str(parameter.dtype).removeprefix("torch."),
         )
+        # A rank keeps `block_size` tokens of a block; the manager counts what all of them keep.
+        self._specs = (FullAttentionSpec(cache_config.block_size),)
         self.kv_cache_manager = KVCacheManager(
-            [FullAttentionSpec(cache_config.block_size)],
+            [FullAttentionSpec(cache_config.block_size * context_parallel.world_size)],
             num_blocks,
             max_model_len,
             enable_caching=cache_config.enable_prefix_caching,
@@ -201,9 +216,11 @@ class LLMEngine:
             max_model_len=max_model_len,
             max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
             num_blocks=num_blocks,
-            specs=self.kv_cache_manager.specs,
+            specs=self._specs,
             slot_mapping_backend=slot_mapping_backend,
             attention_backend=attention_backend,
+            context_parallel=context_parallel,
+            process_group=process_group,
             capture_sizes=()
             if enforce_eager or not parameter.is_cuda
             else capture_sizes(scheduler_config.max_num_seqs),
@@ -321,11 +338,12 @@ class LLMEngine:
         # The last token that is sampled is never computed, so it needs no slot.
         most = min(len(token_ids) + params.max_tokens, limit) - 1
         if not self.kv_cache_manager.fits_pool(most):
-            pool = self.kv_cache_manager.block_pool.num_usable_blocks * self.config.cache.block_size
+            block_size = self.kv_cache_manager.specs[0].block_size
+            pool = self.kv_cache_manager.block_pool.num_usable_blocks * block_size
             raise RequestError(
                 f"request {request_id!r} may need KV memory for {most} tokens ({len(token_ids)} of the prompt and up "
                 f"to {params.max_tokens} of output), and the whole pool holds {pool}: shorten the prompt, lower "
-                f"max_tokens, or raise num_blocks to at least {-(-most // self.config.cache.block_size) + 1}"
+                f"max_tokens, or raise num_blocks to at least {-(-most // block_size) + 1}"
             )
         return token_ids
 
@@ -556,8 +574,7 @@ class LLMEngine:
             "enable_prefix_caching": config.cache.enable_prefix_caching,
             "enable_chunked_prefill": config.scheduler.enable_chunked_prefill,
             "device": config.device,
-            "dtype": config.dtype,
-            "attention_backend": self.runner.attention_backend.name,
+            **describe_runner(self.runner, self._specs),
         }
 
     def token_text(self, token_id: int) -> str | None:

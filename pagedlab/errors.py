@@ -47,3 +47,11 @@ class TraceError(PagedlabError, ValueError):
 
 class LessonError(PagedlabError, ValueError):
     """A lesson that does not exist or cannot run here."""
+
+
+class ExerciseError(PagedlabError, ValueError):
+    """An exercise that does not exist, is not written as its contract asks, or cannot be checked here."""
+
+
+class ChartError(PagedlabError, ValueError):
+    """A chart that cannot be drawn from what was given."""

@@ -151,11 +151,12 @@ class BlocksTouched(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlocksCached(Event):
-    """Full blocks of a request got a hash: from now on they can be hit."""
+    """Full blocks of a request got a hash: from now on they can be hit. ``block_hashes`` are hexadecimal."""
 
     request_id: str
     group: int
     block_ids: tuple[int, ...]
+    block_hashes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

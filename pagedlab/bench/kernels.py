@@ -130,9 +130,6 @@ def slot_mapping_rows(launch: float, bytes_per_us: float) -> Iterator[KernelRow]
     yield KernelRow(
         "slot_mapping_groups", case, microseconds(together), others={"a launch a group": microseconds(apart)}
     )
-    case = f"{case}, launched by the host"
-    others = {"a launch a group": eager_microseconds(apart)}
-    yield KernelRow("slot_mapping_groups", case, eager_microseconds(together), others=others)
 
 
 _PROGRAMS = ("tokens", "requests")

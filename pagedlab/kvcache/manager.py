@@ -381,7 +381,8 @@ class KVCacheManager:
         for group in self.groups:
             blocks = group.cache(request.request_id, self._group_hashes(request, group.spec), num_tokens)
             if self.observer is not None and blocks:
-                self.observer(BlocksCached(request.request_id, group.index, _ids(blocks)))
+                hashes = tuple([block.key[0].hex() for block in blocks if block.key is not None])
+                self.observer(BlocksCached(request.request_id, group.index, _ids(blocks), hashes))
 
     def forget_uncomputed(self, request: Request, num_computed_tokens: int) -> None:
         """Unhash what a request was to compute and did not.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed
 
+from pagedlab.batch.context_parallel import NO_CONTEXT_PARALLEL, ContextParallel
 from pagedlab.errors import ConfigError
 from pagedlab.kernels import backend
 from pagedlab.kernels.paged_attention import MAX_HEAD_DIM
 from pagedlab.runner.attention import KVCache, TorchAttentionBackend
 from pagedlab.runner.metadata import AttentionBackend
+from pagedlab.runner.ranks_attention import RanksAttentionBackend, check_ranks
 from pagedlab.runner.triton_attention import TritonAttentionBackend
 
 ATTENTION_BACKENDS = ("torch", "triton")
@@ -46,23 +49,33 @@ def choose_slot_mapping_backend(wanted: str | None, on_gpu: bool) -> str:
     return wanted or ("triton" if on_gpu and backend().name == "cuda" else "numpy")
 
 
-def make_attention_backend(name: str, cache: KVCache) -> AttentionBackend:
-    """Return a backend for a cache.
+def make_attention_backend(
+    name: str,
+    cache: KVCache,
+    context_parallel: ContextParallel = NO_CONTEXT_PARALLEL,
+    process_group: torch.distributed.ProcessGroup | None = None,
+) -> AttentionBackend:
+    """Return a backend for a cache; with a process group, one that merges what the ranks compute.
 
     Raises
     ------
     ConfigError
-        If there is no such backend, or it cannot run here on this cache.
+        If there is no such backend, it cannot run here on this cache, or the group has other ranks.
     """
-    if name == "torch":
-        return TorchAttentionBackend(cache)
-    if name != "triton":
+    if name not in ATTENTION_BACKENDS:
         raise ConfigError(f"attention_backend is {name!r}: give one of {', '.join(ATTENTION_BACKENDS)}")
-    data = cache.data
+    if name == "triton":
+        _check_triton_cache(cache.data)
+    if process_group is not None:
+        check_ranks(context_parallel, process_group)
+        return RanksAttentionBackend(cache, context_parallel, process_group, name)
+    return TorchAttentionBackend(cache) if name == "torch" else TritonAttentionBackend(cache)
+
+
+def _check_triton_cache(data: torch.Tensor) -> None:
     check_triton("attention_backend", data.is_cuda)
     if not triton_takes(data.dtype, data.shape[-1]):
         raise ConfigError(
             f"the Triton kernels compute float16, bfloat16 and float32 with heads of up to {MAX_HEAD_DIM}; the model "
             f"has {str(data.dtype).removeprefix('torch.')} and {data.shape[-1]}: use attention_backend='torch'"
         )
-    return TritonAttentionBackend(cache)

@@ -26,14 +26,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed
 
-from pagedlab.batch import (
-    CachedRequestState,
-    ContextParallel,
-    Fence,
-    InputBatch,
-    builtin_logits_processors,
-)
+from pagedlab.batch import CachedRequestState, ContextParallel, Fence, InputBatch, builtin_logits_processors
+from pagedlab.batch.context_parallel import NO_CONTEXT_PARALLEL
 from pagedlab.config import require_int
 from pagedlab.errors import ConfigError
 from pagedlab.events import ForwardFinished, Observer, TokenSampled
@@ -82,8 +78,9 @@ class GPUModelRunner:
         Token counts that batches are padded to; none: no padding. On a GPU with Triton attention, batches of decodes
         are then replayed as CUDA graphs.
     context_parallel : ContextParallel, optional
-        This rank's part of the tokens in full-attention groups; other groups are kept whole on every rank. For tables
-        and slots only: `forward` refuses it.
+        This rank's part of the tokens in full-attention groups; other groups are kept whole on every rank.
+    process_group : torch.distributed.ProcessGroup, optional
+        The ranks. Without it a rank of several prepares its tables and slots, and `forward` refuses to run.
     poison : bool
         Overwrite everything stale before each step, to prove that nobody looks at it.
     """
@@ -102,7 +99,8 @@ class GPUModelRunner:
         commit_mode: str = "changed",
         attention_backend: str | None = None,
         capture_sizes: Sequence[int] = (),
-        context_parallel: ContextParallel | None = None,
+        context_parallel: ContextParallel = NO_CONTEXT_PARALLEL,
+        process_group: torch.distributed.ProcessGroup | None = None,
         poison: bool = False,
     ) -> None:
         parameter = next(model.parameters())
@@ -122,7 +120,7 @@ class GPUModelRunner:
             max_model_len,
             max_num_batched_tokens,
             config.vocab_size,
-            [table_spec(spec, context_parallel or ContextParallel()) for spec in specs],
+            [table_spec(spec, context_parallel) for spec in specs],
             device,
             logits_processors=builtin_logits_processors(device, config.eos_token_id),
             commit_mode=commit_mode,
@@ -140,7 +138,10 @@ class GPUModelRunner:
         on_gpu = device.type == "cuda" and backend().name == "cuda"
         if attention_backend is None:
             attention_backend = "triton" if on_gpu and triton_takes(parameter.dtype, config.head_dim) else "torch"
-        self.attention_backend = make_attention_backend(attention_backend, self.kv_cache)
+        self.attention_backend = make_attention_backend(
+            attention_backend, self.kv_cache, context_parallel, process_group
+        )
+        self._is_alone = context_parallel.world_size > 1 and process_group is None
         self._builders = [
             self.attention_backend.make_builder(table.block_size) for table in self.input_batch.block_table
         ]
@@ -401,11 +402,10 @@ class GPUModelRunner:
 
         Logits of a graph are valid until the next forward pass.
         """
-        world_size = self.input_batch.block_table[0].context_parallel.world_size
-        if world_size > 1:
+        if self._is_alone:
             raise ConfigError(
-                f"a rank of {world_size} prepares its tables and slots, but its attention is not merged with that of "
-                "the others here: run the model without context parallelism"
+                "a rank of several cannot run the model alone, since others have a part of the keys: give the runner "
+                "a process_group"
             )
         started = time.perf_counter()
         if self._graphs is not None and inputs.is_all_decodes and self._graphs.has(inputs.num_reqs_padded):

@@ -1,14 +1,16 @@
-"""Putting a scene together from the frames of a walk: its sources, the names of its events, its questions.
+"""Putting a scene together from the frames of a walk: its sources, the names of its events, its questions, its trace.
 
 vLLM has no counterpart.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from pagedlab.scenes.counterparts import sources_of
+from pagedlab.scenes.grid import Grid
 from pagedlab.scenes.scene import Frame, Question, Scene, names_of_events
 from pagedlab.trace import Record, Trace
 
@@ -23,6 +25,7 @@ def assemble(
     requests: Iterable[str],
     event_names: Mapping[str, str],
     ask: Callable[[Scene], Iterable[Question]],
+    grid: Grid | None = None,
 ) -> Scene:
     """Return the scene of ``records``, with what ``ask`` asks of it.
 
@@ -41,6 +44,7 @@ def assemble(
         What kinds of event are called in "next …"; those that no frame shows are left out.
     ask : callable
         From the scene without questions to its questions.
+    grid : Grid, optional
     """
     width, height = size
     scene = Scene(
@@ -52,5 +56,20 @@ def assemble(
         tuple(requests),
         sources_of(trace, records),
         names_of_events(event_names, frames),
+        traces=(digest(trace),),
+        grid=grid,
     )
     return replace(scene, asked=tuple(ask(scene)))
+
+
+def digest(trace: Trace) -> str:
+    """Return what tells a trace from others: the same for equal traces, one that was saved and loaded too.
+
+    >>> from pagedlab.events import StepStarted
+    >>> first, second = (Trace((Record(0, None, StepStarted(index), None),)) for index in (0, 1))
+    >>> digest(first) == digest(Trace.loads(first.dumps())), digest(first) == digest(second)
+    (True, False)
+    """
+    # A repr is much cheaper than the file's JSON, and says as much: records are values of values.
+    text = repr((trace.records, sorted(trace.settings.items())))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

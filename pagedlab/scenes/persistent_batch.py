@@ -28,6 +28,7 @@ from pagedlab.scenes.assembling import assemble
 from pagedlab.scenes.marks import Gap, cell, chips, choose, elide, gap, text
 from pagedlab.scenes.questions import row_moves
 from pagedlab.scenes.replay import Replay, RowState
+from pagedlab.scenes.row_questions import row_taken
 from pagedlab.scenes.scene import Actor, Arrow, Frame, Part, Scene, in_key_order
 from pagedlab.scenes.words import TokenLabels, blocks, counted, finish, label, listed, name, names
 from pagedlab.trace import Record, Trace
@@ -91,7 +92,7 @@ def condense(trace: Trace, step: int | None = None) -> Scene:
         frames,
         stage.replay.requests,
         _EVENT_NAMES,
-        lambda scene: row_moves(scene, trace, step),
+        lambda scene: (*row_moves(scene, trace, step), *row_taken(scene, trace, step)),
     )
 
 

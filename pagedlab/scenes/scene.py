@@ -13,6 +13,9 @@ True
 
 The JSON form holds differences between frames, and each distinct body once: a scene of many frames stays small.
 
+What is too many to be actors, say 16,384 blocks, is a `Grid` of cells (`pagedlab.scenes.grid`): a frame says which of
+them look otherwise than in the frame before it.
+
 vLLM has no counterpart.
 """
 
@@ -25,6 +28,8 @@ from itertools import pairwise
 from typing import Any
 
 from pagedlab.errors import TraceError
+from pagedlab.scenes.grid import Grid, Look, cells_from_json, cells_to_json, grid_from_json, grid_to_json
+from pagedlab.scenes.question import Question as Question
 
 FORMAT = "pagedlab-scene"
 VERSION = 1
@@ -36,8 +41,9 @@ class Part:
 
     Attributes
     ----------
-    kind : {"cell", "chip", "swatch", "box", "text", "line"}
-        A cell holds a token, a chip a number (a block id, say), a swatch shows a request's colour and pattern.
+    kind : {"cell", "chip", "swatch", "box", "bar", "text", "line"}
+        A cell holds a token, a chip a number (a block id, say), a swatch shows a request's colour and pattern, a bar
+        how many there are.
     x, y, w, h : float
         Place and size in stage units; for a line ``w`` and ``h`` are the way from its start to its end; a text
         is anchored at ``x``, its middle at ``y``.
@@ -130,6 +136,10 @@ class Frame:
         Keys of the actors that change now; they get a ring.
     record : int
         The index of the last record of the trace that the frame includes; -1 before the first.
+    trace : int
+        Which of `Scene.traces` the record is of.
+    cells : mapping of int to Look
+        The cells of `Scene.grid` that look otherwise than in the frame before. They get a ring, but in the first frame.
     """
 
     id: str
@@ -144,6 +154,8 @@ class Frame:
     arrows: tuple[Arrow, ...] = ()
     focus: tuple[str, ...] = ()
     record: int = -1
+    trace: int = 0
+    cells: Mapping[int, Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.actors, Actor):
@@ -176,72 +188,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Question:
-    """Predict, then reveal: the scene stops before an event and asks; the answer was computed from the trace.
-
-    Attributes
-    ----------
-    prompt : str
-        The question.
-    kind : {"choice", "number"}
-    answer : str
-        The right choice, or the number in decimal digits.
-    choices : tuple of str
-        For a choice: what to choose from, the answer among them. Empty for a number.
-    reasons : mapping of str to str
-        Why each wrong choice is wrong; for a number, why some likely ones are (the player has a word for the others).
-    explanation : str
-        What to say to the right answer, and to whoever asks to be shown it.
-    ask_frame, frame : int
-        Where the scene stops to ask, and the frame that shows the answer.
-    scene : Scene or None
-        Where it is played.
-    """
-
-    prompt: str
-    kind: str
-    answer: str
-    choices: tuple[str, ...]
-    reasons: Mapping[str, str]
-    explanation: str
-    ask_frame: int
-    frame: int
-    scene: Scene | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.kind not in {"choice", "number"}:
-            raise ValueError(f"a question is a 'choice' or a 'number', not {self.kind!r}")
-        if self.kind == "choice":
-            if self.answer not in self.choices or len(set(self.choices)) != len(self.choices):
-                raise ValueError(
-                    f"the choices {self.choices} must differ, and the answer {self.answer!r} be one of them"
-                )
-            if missing := [choice for choice in self.choices if choice != self.answer and choice not in self.reasons]:
-                raise ValueError(f"no reason why {missing[0]!r} is wrong: {self.prompt}")
-        if self.answer in self.reasons:
-            raise ValueError(f"{self.answer!r} is the answer; it needs no reason for being wrong: {self.prompt}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the question, without its scene, as JSON-ready data."""
-        return {
-            "prompt": self.prompt,
-            "kind": self.kind,
-            "answer": self.answer,
-            "choices": list(self.choices),
-            "reasons": dict(self.reasons),
-            "explanation": self.explanation,
-            "ask_frame": self.ask_frame,
-            "frame": self.frame,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Question:
-        """Read what `to_json` wrote."""
-        fields = dict(data)
-        return cls(**{**fields, "choices": tuple(fields["choices"])})
-
-
-@dataclass(frozen=True)
 class Scene:
     """What a part of a trace looks like.
 
@@ -259,6 +205,16 @@ class Scene:
         A word for each kind of event in the frames ("move"), for the player's "next move".
     asked : tuple of Question
         Predictions to make; `questions` binds them to the scene.
+    traces : tuple of str
+        The digests of the traces that it shows: scenes of one trace follow each other on a page. Empty for a scene
+        that no trace was made into.
+    grid : Grid or None
+        Cells below the stage.
+
+    Raises
+    ------
+    ValueError
+        If a frame changes a cell that the grid does not have.
     """
 
     name: str
@@ -270,6 +226,14 @@ class Scene:
     sources: Mapping[str, Source] = field(default_factory=dict)
     event_names: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[Question, ...] = ()
+    traces: tuple[str, ...] = ()
+    grid: Grid | None = None
+
+    def __post_init__(self) -> None:
+        count = 0 if self.grid is None else self.grid.count
+        for frame in self.frames:
+            if outside := [cell for cell in frame.cells if not 0 <= cell < count]:
+                raise ValueError(f"frame {frame.id!r} changes cell {outside[0]}: the grid has {count}, from 0 on")
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -294,12 +258,23 @@ class Scene:
             raise TraceError(f"the scene shows {event} {len(found)} times, not {nth + 1}; it shows {', '.join(kinds)}")
         return found[nth]
 
+    def cells_at(self, index: int) -> list[Look]:
+        """Return how each cell of the grid looks in a frame; empty without a grid."""
+        if self.grid is None:
+            return []
+        cells = [self.grid.look] * self.grid.count
+        for frame in self.frames[: range(len(self.frames))[index] + 1]:
+            for cell, look in frame.cells.items():
+                cells[cell] = look
+        return cells
+
     # --- JSON: bodies once, frames as differences ---------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """Return the scene as JSON-ready data, as the player reads it."""
         bodies: dict[str, int] = {}
         body_list: list[Any] = []
+        looks: dict[Look, int] = {} if self.grid is None else {self.grid.look: 0}
 
         def body_of(actor: Actor) -> int:
             data = [actor.w, actor.h, actor.layer, dict(actor.data), [_part_to_json(part) for part in actor.parts]]
@@ -332,6 +307,8 @@ class Scene:
                         "arrows": [[a.x1, a.y1, a.x2, a.y2, a.bend] for a in frame.arrows],
                         "focus": list(frame.focus),
                         "record": frame.record,
+                        "trace": frame.trace,
+                        "cells": cells_to_json(frame.cells, looks),
                     }
                 )
             )
@@ -358,6 +335,8 @@ class Scene:
             },
             "event_names": dict(self.event_names),
             "questions": [question.to_json() for question in self.asked],
+            "traces": list(self.traces),
+            **({} if self.grid is None else {"grid": grid_to_json(self.grid, looks)}),
         }
 
     @classmethod
@@ -374,6 +353,7 @@ class Scene:
                 f"not a scene: expected format {FORMAT!r} version {VERSION}, "
                 f"got {data.get('format')!r} version {data.get('version')!r}"
             )
+        grid, looks = grid_from_json(data["grid"]) if "grid" in data else (None, [])
         stage: dict[str, Actor] = {}
         frames = []
         for item in data["frames"]:
@@ -399,6 +379,8 @@ class Scene:
                     tuple(Arrow(*arrow) for arrow in item.get("arrows", ())),
                     tuple(item.get("focus", ())),
                     item.get("record", -1),
+                    item.get("trace", 0),
+                    cells_from_json(item.get("cells", ""), looks),
                 )
             )
         return cls(
@@ -420,6 +402,8 @@ class Scene:
             },
             dict(data["event_names"]),
             tuple(Question.from_json(question) for question in data["questions"]),
+            tuple(data["traces"]),
+            grid,
         )
 
 
@@ -446,7 +430,7 @@ def names_of_events(words: Mapping[str, str], frames: Iterable[Frame]) -> dict[s
 
 _DEFAULTS: Mapping[str, Any] = {
     "drop": [], "set": [], "detail": "", "subtitle": "", "step": -1, "beat": None, "event": None, "source": None,
-    "arrows": [], "focus": [], "record": -1,
+    "arrows": [], "focus": [], "record": -1, "trace": 0, "cells": "",
 }  # fmt: skip
 
 

@@ -11,21 +11,13 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pagedlab.charts.template import FONT, GREYS, INSIDE, filled, font_on, look, new_figure
 from pagedlab.scenes.timeline_runs import Grant, Run
 from pagedlab.scenes.words import counted, label, name
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-# The look of `pagedlab.teaching.charts`, which scenes may not import; a test holds the two equal.
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-PATTERNS = ("", "/", ".", "x", "-")
-GROUND, INK = "#ffffff", "#111111"
-FONT = 13
-
-_GREY = "#767676"
-_INSIDE = 760
-"""How many pixels wide a panel is about: it decides which numbers have room."""
 _ROW, _BUDGET, _SEATS, _BETWEEN = 24, 110, 50, 44
 _MOST_NAMES = 24
 
@@ -51,15 +43,14 @@ def figure(
     summary : str
         The figure in words; it goes into ``layout.meta``.
     """
-    import plotly.graph_objects as go
-
     panels = _panels(runs)
     end = max(times[-1] for times in edges)
-    chart = go.Figure(layout=_layout(panels, runs, titles, edges, unit, summary, end))
+    chart = new_figure(_finding(runs, titles, None if unit == "step" else edges), "", summary)
+    chart.update_layout(_layout(panels, runs, titles, unit, end, chart.layout.margin.t))
     owners = {request_id: at for at, request_id in enumerate(requests)}
     for lane, (run, times) in enumerate(zip(runs, edges, strict=True)):
         for request_id in run.requests:
-            for trace in _of_request(run, times, request_id, owners[request_id], lane, _INSIDE / end):
+            for trace in _of_request(run, times, request_id, owners[request_id], lane, INSIDE / end):
                 chart.add_bar(**trace)
         chart.add_bar(**_idle(run, times, lane))
         for marks in _marks(run, times, lane):
@@ -67,7 +58,7 @@ def figure(
         if run.budget:
             chart.add_shape(
                 type="line", xref="paper", x0=0, x1=1, yref=f"y{3 * lane + 2}", y0=run.budget, y1=run.budget,
-                line={"color": INK, "dash": "dash", "width": 1},
+                line={"dash": "dash"},
             )  # fmt: skip
     return chart
 
@@ -78,18 +69,16 @@ def _panels(runs: Sequence[Run]) -> list[int]:
 
 
 def _layout(
-    panels: Sequence[int], runs: Sequence[Run], titles: Sequence[str], edges: Sequence[Sequence[float]],
-    unit: str, summary: str, end: float,
+    panels: Sequence[int], runs: Sequence[Run], titles: Sequence[str], unit: str, end: float, top_margin: float
 ) -> dict[str, Any]:  # fmt: skip
     gaps = [_BETWEEN if at % 3 == 2 else 10 for at in range(len(panels))][:-1]
     inside = sum(panels) + sum(gaps)
-    grid = {"gridcolor": "rgba(128,128,128,.25)", "zerolinecolor": "rgba(128,128,128,.5)"}
     axes: dict[str, Any] = {}
     notes = []
     top = float(inside)
     for at, size in enumerate(panels):
         run = runs[at // 3]
-        axis: dict[str, Any] = {"domain": [max(0.0, (top - size) / inside), top / inside], "anchor": "x", **grid}
+        axis: dict[str, Any] = {"domain": [max(0.0, (top - size) / inside), top / inside], "anchor": "x"}
         if at % 3 == 0:
             few = run.requests if len(run.requests) <= _MOST_NAMES else []
             axis |= {
@@ -97,14 +86,14 @@ def _layout(
                 "tickvals": list(range(len(few))),
                 "ticktext": [html.escape(label(request_id, 12)) for request_id in few],
                 "zeroline": False,
-                "title": "" if few else f"{len(run.requests):,} requests",
+                "title": {"text": "" if few else f"{len(run.requests):,} requests"},
             }
             notes.append(
                 {"text": html.escape(titles[at // 3]), "x": 0, "xref": "paper", "xanchor": "left", "y": top / inside,
                  "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 14}}
             )  # fmt: skip
         else:
-            axis |= {"title": "tokens" if at % 3 == 1 else "idle<br>seats", "rangemode": "tozero"}
+            axis |= {"title": {"text": "tokens" if at % 3 == 1 else "idle<br>seats"}, "rangemode": "tozero"}
             axis |= {"nticks": 3} if at % 3 == 2 else {}
             if at % 3 == 2:
                 axis["range"] = [0, max(1, run.num_seats or max(column.idle for column in run.columns))]
@@ -112,22 +101,12 @@ def _layout(
         top -= size + (gaps[at] if at < len(gaps) else 0)
     title = "step (one run of the model)" if unit == "step" else unit
     return {
-        "title": {
-            "text": html.escape(_finding(runs, titles, None if unit == "step" else edges)),
-            "font": {"size": 15},
-            "x": 0,
-            "xref": "paper",
-        },
         "barmode": "stack",
-        "font": {"color": INK, "size": FONT},
-        "paper_bgcolor": GROUND,
-        "plot_bgcolor": GROUND,
-        "height": inside + 140,
-        "margin": {"l": 110, "r": 20, "t": 84, "b": 56},
-        "xaxis": {"title": title, "range": [0, end], "anchor": f"y{len(panels)}", **grid},
+        "height": inside + top_margin + 56,
+        "margin": {"l": 110, "b": 56},
+        "xaxis": {"title": {"text": title}, "range": [0, end], "anchor": f"y{len(panels)}", "showgrid": True},
         "annotations": notes,
         "showlegend": False,
-        "meta": {"summary": summary},
         **axes,
     }
 
@@ -157,19 +136,15 @@ def _of_request(
     widths = [times[at + 1] - times[at] for at, _ in granted]
     few = run.num_steps <= 60
     who = name(request_id)
-    color = COLORS[owner % len(COLORS)]
-    look: dict[str, Any] = {
+    color, pattern = look(owner)
+    painted: dict[str, Any] = {
         "name": html.escape(who),
-        "marker": {
-            "color": color,
-            "pattern": {"shape": PATTERNS[owner % len(PATTERNS)], "fgcolor": "rgba(255,255,255,.65)", "size": 6},
-            "line": {"width": 1 if few else 0, "color": INK},
-        },
+        "marker": filled(color, pattern) | {"line": {"width": 1 if few else 0}},
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "constraintext": "none",
-        "insidetextfont": {"color": GROUND if color == COLORS[0] else INK, "size": FONT},
+        "insidetextfont": font_on(color),
         "customdata": [_about(who, run.columns[at].step, grant) for at, grant in granted],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
@@ -182,7 +157,7 @@ def _of_request(
     cells = {
         "text": numbers if len(run.requests) <= _MOST_NAMES else None,
         "orientation": "h", "base": starts, "x": widths, "y": [run.requests.index(request_id)] * len(granted),
-        "width": [0.8 if grant.is_prefill else 0.35 for _, grant in granted], "yaxis": _axis(lane, 0), **look,
+        "width": [0.8 if grant.is_prefill else 0.35 for _, grant in granted], "yaxis": _axis(lane, 0), **painted,
     }  # fmt: skip
     shares = {
         "text": [number if has_room else "" for number, has_room in zip(numbers, high, strict=True)],
@@ -190,7 +165,7 @@ def _of_request(
         "y": [grant.num_tokens for _, grant in granted],
         "width": [0.86 * width for width in widths],
         "yaxis": _axis(lane, 1),
-        **look,
+        **painted,
     }
     return [cells, shares]
 
@@ -206,7 +181,7 @@ def _idle(run: Run, times: Sequence[float], lane: int) -> dict[str, Any]:
         "x": [(times[at] + times[at + 1]) / 2 for at in range(run.num_steps)],
         "y": [column.idle for column in run.columns],
         "width": [0.86 * (times[at + 1] - times[at]) for at in range(run.num_steps)],
-        "marker": {"color": _GREY, "pattern": {"shape": "/", "fgcolor": GROUND, "size": 6}},
+        "marker": filled(GREYS[1], "/") | {"line": {"width": 0}},
         "customdata": [column.step for column in run.columns],
         "hovertemplate": "step %{customdata}: %{y} seats idle<extra></extra>",
         "yaxis": _axis(lane, 2),
@@ -232,15 +207,15 @@ def _marks(run: Run, times: Sequence[float], lane: int) -> list[dict[str, Any]]:
         waits += [(time, rows[request_id]), (times[-1], rows[request_id]), (None, None)]
     line = {
         "mode": "lines", "name": "waits", "x": [x for x, _ in waits], "y": [y for _, y in waits],
-        "line": {"color": _GREY, "width": 1.5}, "hoverinfo": "skip", "yaxis": _axis(lane, 0),
+        "line": {"color": GREYS[1], "width": 1.5}, "hoverinfo": "skip", "yaxis": _axis(lane, 0),
     }  # fmt: skip
     size = min(16.0, 0.8 * _panels([run])[0] / max(1, len(rows)))
     return [line] + [
         {
             "mode": "markers", "name": kind, "x": [time for time, _ in found], "y": [rows[who] for _, who in found],
-            "marker": {"symbol": "x" if kind == "is preempted" else "line-ns-open",
-                       "size": size / 2 if kind == "is preempted" else size,
-                       "color": INK, "line": {"width": 2, "color": _GREY if kind == "arrives" else INK}},
+            "marker": {"symbol": "x-thin-open" if kind == "is preempted" else "line-ns-open",
+                       "size": 0.6 * size if kind == "is preempted" else size,
+                       "color": GREYS[0], "line": {"width": 2, "color": GREYS[kind == "arrives"]}},
             "customdata": [html.escape(name(who)) for _, who in found],
             "hovertemplate": f"%{{customdata}} {kind}<extra></extra>", "yaxis": _axis(lane, 0),
         }

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pagedlab.errors import TraceError
 from pagedlab.events import StepFinished, StepStarted
 from pagedlab.scenes import timeline_captions as captions
+from pagedlab.scenes.assembling import digest
 from pagedlab.scenes.counterparts import sources_of
 from pagedlab.scenes.marks import text
 from pagedlab.scenes.scene import Actor, Frame, Part, Scene, Source, in_key_order, names_of_events
@@ -136,6 +137,7 @@ def timeline(
         tuple(stage.owners),
         stage.sources,
         names_of_events(_EVENT_NAMES, frames),
+        traces=tuple(map(digest, traces)),
         runs=tuple(runs),
         titles=tuple(titles),
         edges=tuple(map(tuple, edges)),
@@ -238,6 +240,7 @@ class _Stage:
             else None,
             focus=tuple(key for lane in lanes for key in lane.focus(moment) if key in keys),
             record=moment.index,
+            trace=number,
         )
 
     def _subtitle(self) -> str:

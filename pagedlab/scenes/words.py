@@ -124,7 +124,7 @@ def label(request_id: str, limit: int) -> str:
 
 def names(request_ids: Iterable[str], limit: int = 5) -> str:
     """Return several request ids as a caption writes them."""
-    return listed([name(request_id) for request_id in request_ids], limit)
+    return listed([name(item) if at < limit else item for at, item in enumerate(request_ids)], limit)
 
 
 class TokenLabels:

@@ -76,7 +76,7 @@ COURSE = tuple(
 
 def lessons_directory() -> Path:
     """Return the folder that holds the lessons' notebooks."""
-    return _data_directory("notebooks")
+    return data_directory("notebooks")
 
 
 def in_checkout() -> bool:
@@ -84,7 +84,7 @@ def in_checkout() -> bool:
     return lessons_directory().parent != _PACKAGE
 
 
-def _data_directory(name: str) -> Path:
+def data_directory(name: str) -> Path:
     """Return ``pagedlab/<name>`` of a wheel or ``<name>/`` of a checkout."""
     installed = _PACKAGE / name
     directory = installed if installed.is_dir() else _PACKAGE.parent / name

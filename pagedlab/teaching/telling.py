@@ -10,6 +10,7 @@ lesson that runs without Jupyter) they print the same in words, and `knob` runs 
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import re
 import sys
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pagedlab import widgets
-from pagedlab.errors import LessonError
+from pagedlab.errors import LessonError, PagedlabError
 from pagedlab.scenes import Question, Scene
 
 
@@ -72,12 +73,21 @@ def play(scene: Scene) -> None:
 def predict(question: Question) -> None:
     """Ask a question and reveal the answer when the learner has given theirs; in plain Python, below the question."""
     if in_notebook():
-        widgets.predict(question)
+        widgets.predict(question, _count)
         return
     print(f"Predict: {question.prompt}")
     for choice in question.choices:
         print(f"  - {choice}")
     print(f"It is {question.answer}. {question.explanation}")
+
+
+def _count(question: Question, right: bool) -> None:
+    """Keep what the learner answered. Where progress cannot be kept, an answer is just an answer."""
+    from pagedlab.teaching.exercises.progress import ProgressBook
+
+    with contextlib.suppress(PagedlabError):
+        scene = question.scene.title if question.scene is not None else "a scene"
+        ProgressBook().count_prediction(f"{scene}: {question.prompt}", right=right)
 
 
 def knob(function: Callable[..., object], **choices: Any) -> None:

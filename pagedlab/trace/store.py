@@ -22,7 +22,7 @@ from pagedlab.errors import TraceError
 from pagedlab.events import BEATS, Event, StepStarted, event_from_dict, event_to_dict
 
 FORMAT = "pagedlab-trace"
-VERSION = 2
+VERSION = 3
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Trace:
         The text of every token id that appears, where the engine had a tokenizer.
     settings : mapping of str to JSON value
         The engine's settings: ``block_size``, ``num_blocks``, ``max_num_seqs``, ``max_num_batched_tokens``,
-        ``max_model_len``, ``model``.
+        ``max_model_len``, ``model``, the model's shape, ``kv_cache_groups`` (`LLMEngine.describe`).
     """
 
     records: tuple[Record, ...]

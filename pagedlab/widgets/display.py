@@ -19,8 +19,10 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
+import functools
 import html
 import importlib.util
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.errors import LessonError
@@ -79,13 +81,15 @@ def play(scene: Scene) -> None:
     _show(scene)
 
 
-def predict(asked: Scene | Question) -> None:
+def predict(asked: Scene | Question, answered: Callable[[Question, bool], object] | None = None) -> None:
     """Ask a question: the scene stops, the learner predicts, the scene plays on to the answer.
 
     Parameters
     ----------
     asked : Scene or Question
         A question of `Scene.questions`; a scene asks all of its own, one below the other.
+    answered : callable, optional
+        Called with the question, and whether the answer was right, each time the learner answers in the live player.
 
     Raises
     ------
@@ -97,7 +101,9 @@ def predict(asked: Scene | Question) -> None:
         title = asked.title if isinstance(asked, Scene) else "it"
         raise LessonError(f"the scene {title!r} has no question to ask; play it, or choose another step")
     for question in questions:
-        _show(question)
+        player = _show(question)
+        if player is not None and answered is not None:
+            player.on_answer(functools.partial(answered, question))
 
 
 def static_html(shown: Scene | Question, *, paired: bool = False, note: str = "") -> str:
@@ -129,18 +135,20 @@ def static_html(shown: Scene | Question, *, paired: bool = False, note: str = ""
     )
 
 
-def _show(shown: Scene | Question) -> None:
+def _show(shown: Scene | Question) -> Player | None:
+    """Display a scene or a question; return the live player, if there can be one."""
     display = _notebook_display()
     if importlib.util.find_spec("anywidget") is None:
         note = "The live player needs anywidget: pip install 'pagedlab[lab]'. Until then, this page plays by itself."
         display({"text/html": static_html(shown, note=note), "text/plain": _plain(shown)}, raw=True)
-        return
+        return None
     from pagedlab.widgets.player import Player
 
     display({"text/html": static_html(shown, paired=True), "text/plain": _plain(shown)}, raw=True)
     player = Player(shown)
     _close_those_of_earlier_runs(player, *_running())
     display(player)
+    return player
 
 
 _players: dict[str, tuple[str, list[Player]]] = {}

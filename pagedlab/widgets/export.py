@@ -6,7 +6,8 @@
 >>> "</script><b>" in page, "https://" in page
 (False, False)
 
-The page forbids itself everything but its own script and style (Content-Security-Policy, by hash).
+The page forbids itself everything but its own script and style (Content-Security-Policy, by hash) and, as images, what
+stands in it: "Save picture" makes an SVG or a PNG of a frame there, for slides, with the player's own drawing.
 
 vLLM has no counterpart.
 """
@@ -19,6 +20,7 @@ import html
 import json
 import re
 import secrets
+import zlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,26 @@ def payload(shown: Scene | Question) -> dict[str, Any]:
     return _encodable_data({"scene": shown.scene.to_json(), "question": shown.to_json()})
 
 
+_LARGE = 256 * 1024
+"""From so many characters of JSON on a payload is compressed."""
+
+
+def pack(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a payload as a page or a notebook keeps it: as it is, or a large one as compressed text.
+
+    A saved notebook holds it twice, for the live player and for the frame, and as a list takes a line for each number.
+
+    >>> pack({"scene": "small"})
+    {'scene': 'small'}
+    >>> len(pack({"scene": "large " * 100_000})["packed"]) < 2_000
+    True
+    """
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    if len(text) < _LARGE:
+        return data
+    return {"packed": base64.b64encode(zlib.compress(text.encode(), 9)).decode()}
+
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -93,8 +115,9 @@ def to_html(shown: Scene | Question, *, alone: bool = True) -> str:
     script = resource("player.js") + _BOOT
     style = resource("player.css") + _PAGE_STYLE
     # "<" never appears in the data: neither "</script>" nor "<!--" can end or confuse the element.
-    data = json.dumps(payload(shown), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'"
+    data = json.dumps(pack(payload(shown)), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    own = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    policy = f"default-src 'none'; {own}; base-uri 'none'"
     return f"""<!doctype html>
 <html lang="en">
 <head>

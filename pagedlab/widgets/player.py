@@ -3,21 +3,22 @@
 `Player` needs the extra ``lab``; import this module only where anywidget is installed. `pagedlab.widgets.play` is
 the function that lessons call.
 
-Each view of a player steps on its own, in the browser: showing one twice gives two independent players, and a step
-asks nothing of the kernel.
+Each view of a player steps in the browser: a step asks nothing of the kernel. All views on a page share what is
+selected, and those of one trace a cursor, until a reader unlinks one.
 
 vLLM has no counterpart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anywidget
 import traitlets
 
 from pagedlab.scenes.scene import Question, Scene
-from pagedlab.widgets.export import payload, resource
+from pagedlab.widgets.export import pack, payload, resource
 
 
 class Player(anywidget.AnyWidget):
@@ -30,7 +31,7 @@ class Player(anywidget.AnyWidget):
     Attributes
     ----------
     payload : dict
-        What the browser gets: ``{"scene": …}``, with a ``"question"`` to ask.
+        What the browser gets: ``{"scene": …}``, with a ``"question"`` to ask; if it is large, compressed.
     """
 
     _esm = resource("player.js")
@@ -38,8 +39,18 @@ class Player(anywidget.AnyWidget):
     payload = traitlets.Dict().tag(sync=True)
 
     def __init__(self, shown: Scene | Question, **traits: Any) -> None:
-        super().__init__(payload=payload(shown), **traits)
+        data = payload(shown)
+        self._told = f"{data['scene']['title']!r}, {len(data['scene']['frames'])} frames"
+        super().__init__(payload=pack(data), **traits)
+
+    def on_answer(self, answered: Callable[[bool], object]) -> None:
+        """Call ``answered`` whenever the learner has answered the question, with whether that was right."""
+
+        def received(_: Player, content: Any, __: object) -> None:
+            if isinstance(content, dict) and isinstance(content.get("answered"), bool):
+                answered(content["answered"])
+
+        self.on_msg(received)
 
     def __repr__(self) -> str:
-        scene = self.payload["scene"]
-        return f"<Player of {scene['title']!r}, {len(scene['frames'])} frames>"
+        return f"<Player of {self._told}>"

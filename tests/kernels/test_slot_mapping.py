@@ -204,7 +204,7 @@ def groups_by_both(block_sizes: list[int], lengths: npt.NDArray[np.int64], seed:
         out[: 2 * len(groups)],
         tile=tile,
     )
-    assert [out[group.index].tolist() for group in groups] == expected
+    assert [out[group.slot_row].tolist() for group in groups] == expected
     assert (out[1::2] == GUARD).all(), "written into a row that is nobody's"
     assert (out[-1] == GUARD).all(), "written behind the last row"
 

@@ -1,16 +1,20 @@
+"""`show_tokens` shows a lesson's chart where there are pictures, and its numbers where there are none."""
+
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
 
 from pagedlab import LLMEngine, SamplingParams, SchedulerConfig, record
+from pagedlab.charts import showing
+from pagedlab.charts.budget_chart import parts_of
+from pagedlab.errors import ChartError
 from pagedlab.teaching import charts
 from pagedlab.trace import Trace
 
-PLAYER = Path(charts.__file__).parents[1] / "widgets" / "player.js"
+MIME = "application/vnd.plotly.v1+json"
 
 
 @pytest.fixture(scope="module")
@@ -27,59 +31,42 @@ def trace() -> Trace:
     return recorder.stop()
 
 
-def figure(trace: Trace, by: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    shown: list[dict[str, Any]] = []
-    monkeypatch.setattr(charts, "in_notebook", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    charts.show_tokens(trace, "a finding", by=by)
-    chart: dict[str, Any] = shown[0]["application/vnd.plotly.v1+json"]
-    return chart
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_a_request_looks_as_in_the_player() -> None:
-    lists = dict(re.findall(r"^const (COLOURS|PATTERNS) = \[(.*)\];", PLAYER.read_text(encoding="utf-8"), re.MULTILINE))
-    names = {"": "plain", "/": "hatched", ".": "dotted", "x": "crossed", "-": "striped"}
-    assert re.findall(r'"(.*?)"', lists["COLOURS"]) == list(charts.COLORS)
-    assert re.findall(r'"(.*?)"', lists["PATTERNS"]) == [names[pattern] for pattern in charts.PATTERNS]
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What a notebook is given to display."""
+    bundles: list[dict[str, Any]] = []
+    for module, name in ((charts, "in_notebook"), (showing, "_in_notebook")):
+        monkeypatch.setattr(module, name, lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: bundles.append(data))
+    return bundles
 
 
 def test_requests_are_numbered_as_they_were_added_not_as_they_were_scheduled(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch
+    trace: Trace, shown: list[dict[str, Any]]
 ) -> None:
-    bars = figure(trace, "request", monkeypatch)["data"]
+    charts.show_tokens(trace, "a finding")
+    bars = shown[0][MIME]["data"]
     assert [(bar["name"], bar["marker"]["color"]) for bar in bars] == [("Z", "#0072B2"), ("Y", "#E69F00")]
-    granted = charts.tokens_by_request(trace)
+    granted = parts_of(trace, "request")
     assert granted["Y"][0] > granted["Z"][0]  # the scheduler's order is the other
+    assert list(bars[0]["y"]) == [count or None for count in granted["Z"]]
 
 
-def test_kinds_of_tokens_look_like_no_request(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    bars = figure(trace, "kind", monkeypatch)["data"]
-    looks = {(bar["marker"]["color"], bar["marker"]["pattern"]["shape"]) for bar in bars}
-    assert len(looks) == 2
-    assert not {color for color, _ in looks} & set(charts.COLORS)
+def test_the_lesson_gives_the_title_and_the_words_below_begin_with_it(
+    trace: Trace, shown: list[dict[str, Any]]
+) -> None:
+    charts.show_tokens(trace, "26 prompt tokens & 60 new ones", by="kind")
+    chart, words = shown
+    assert chart[MIME]["layout"]["title"]["text"] == "26 prompt tokens &amp; 60 new ones"
+    assert words["text/plain"].startswith("26 prompt tokens & 60 new ones.")
+    assert "prompt tokens 26 and output tokens 58" in words["text/plain"]  # the last token of each is not computed
 
 
-def test_text_is_large_enough_and_readable_on_what_is_behind_it(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    chart = figure(trace, "request", monkeypatch)
-    layout = chart["layout"]
-    assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == charts.GROUND  # on any page
-    assert contrast(layout["font"]["color"], charts.GROUND) >= 4.5
-    sizes = [layout["font"]["size"], layout["title"]["font"]["size"], layout["uniformtext"]["minsize"]]
-    assert min(sizes) >= 13
-    many = charts._figure({name: [1] for name in "ABCDEFG"}, [charts._look(index) for index in range(7)], 1, "t")
-    for bar in many.data:
-        assert contrast(bar.insidetextfont.color, bar.marker.color) >= 4.5, bar.name
+def test_where_there_are_no_pictures_the_same_bundle_has_the_numbers(trace: Trace, shown: list[dict[str, Any]]) -> None:
+    charts.show_tokens(trace, "a finding")
+    table = shown[0]["text/plain"].splitlines()
+    assert table[0] == "a finding"
+    assert [line.split("|")[0].strip() for line in table[2:]] == ["Z", "Y"]
 
 
 def test_the_table_says_how_many_steps_it_leaves_out(trace: Trace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,5 +74,23 @@ def test_the_table_says_how_many_steps_it_leaves_out(trace: Trace, capsys: pytes
     title, steps, first, *_ = capsys.readouterr().out.splitlines()
     assert title == "a finding"
     assert steps.endswith(f"23   (step) … {trace.num_steps - 24} more steps")
-    assert len(first.partition("|")[2].split()) == 24
-    assert "more" not in charts._text({"A": [1] * 24}, "t")
+    assert first.partition("|")[2].split() == [str(count or ".") for count in parts_of(trace, "request")["Z"][:24]]
+    assert "more" not in charts._table({"A": [1] * 24}, "t")
+
+
+def test_a_notebook_without_plotly_gets_the_table(
+    trace: Trace, shown: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find(name: str) -> ModuleSpec | None:
+        assert name == "plotly"
+        return None
+
+    monkeypatch.setattr(charts, "find_spec", find)
+    charts.show_tokens(trace, "a finding")
+    assert shown == []
+    assert capsys.readouterr().out.startswith("a finding\n")
+
+
+def test_what_a_bar_can_be_made_of_is_told(trace: Trace) -> None:
+    with pytest.raises(ChartError, match="'phase', 'kind', 'request'"):
+        charts.show_tokens(trace, "a finding", by="colour")

@@ -15,8 +15,8 @@ from pagedlab.teaching.execution import CellRun, run_lesson
 
 NOTEBOOKS = sorted(lessons_directory().glob("*.ipynb"))
 SOURCE = lessons_directory() / "source"
-SECONDS = {"00-one-step": 30}
-"""How long a lesson may take here; 60 s if it is not named."""
+SECONDS = 60
+"""How long a lesson may take here."""
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -73,4 +73,4 @@ def test_the_lesson_runs_from_top_to_bottom_in_time(notebook: Path, jupyter: boo
     runs: list[CellRun] = []
     report = run_lesson(notebook, timeout=60, progress=runs.append, jupyter=jupyter)
     assert report.failed is None, (report.failed.cell.source, report.failed.failure) if report.failed else ""
-    assert report.seconds < SECONDS.get(notebook.stem, 60), [(run.cell.title, round(run.seconds, 1)) for run in runs]
+    assert report.seconds < SECONDS, [(run.cell.title, round(run.seconds, 1)) for run in runs]

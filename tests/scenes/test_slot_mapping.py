@@ -141,7 +141,7 @@ def test_the_line_of_each_frame_is_the_one_that_ran() -> None:
     for frame in scene.frames:
         assert frame.source is not None
         source = scene.sources[frame.source[0]]
-        assert source.counterpart == ("vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner._prepare_inputs")
+        assert source.counterpart == ("vllm/v1/worker/block_table.py", "MultiGroupBlockTable.compute_slot_mapping")
 
 
 def test_programs_are_tiles_of_the_kernels_size() -> None:

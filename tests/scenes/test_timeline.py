@@ -396,7 +396,7 @@ def test_the_figure_holds_the_numbers_of_the_trace(static: Trace, continuous: Tr
         assert got == granted(trace)
         (idle,) = [bar for bar in chart.data if bar.yaxis == f"y{3 * lane + 3}"]
         assert sum(idle.y) == scene.runs[lane].idle_seat_steps
-    assert chart.layout.title.text == (
+    assert chart.layout.title.text.replace("<br>", " ") == (
         f"Static batching: {static.num_steps} steps, {scene.runs[0].idle_seat_steps} seat-steps idle; "
         f"Continuous batching: {continuous.num_steps} steps, {scene.runs[1].idle_seat_steps} seat-steps idle"
     )
@@ -416,15 +416,14 @@ def test_the_summary_counts_what_happened(crowded: Trace) -> None:
 
 
 def test_the_figure_looks_like_all_charts(crowded: Trace) -> None:
-    from pagedlab.scenes import timeline_chart as ours
-    from pagedlab.teaching import charts
+    from pagedlab.charts.template import LIGHT, look, plotly_template
 
-    for look in ("COLORS", "PATTERNS", "GROUND", "INK", "FONT"):
-        assert getattr(ours, look) == getattr(charts, look)
     scene = timeline(crowded)
     chart = scene.to_plotly()
-    assert chart.data[0].marker.color == charts.COLORS[scene.requests.index("A")]
-    assert chart.layout.plot_bgcolor == charts.GROUND
+    assert chart.layout.template == plotly_template(LIGHT)
+    for request_id in scene.requests:
+        looks = {(bar.marker.color, bar.marker.pattern.shape) for bar in chart.data if bar.name == request_id}
+        assert looks == {look(scene.requests.index(request_id))}
 
 
 def test_the_scene_survives_json_and_is_exported(continuous: Trace) -> None:

@@ -97,7 +97,7 @@ def test_odd_request_ids_and_texts_survive(tmp_path: Path) -> None:
     assert Trace.load(trace.save(tmp_path / "t")) == trace
 
 
-HEADER = '{"format":"pagedlab-trace","version":2,"num_records":1,"sources":{},"vocabulary":{},"settings":{}}\n'
+HEADER = '{"format":"pagedlab-trace","version":3,"num_records":1,"sources":{},"vocabulary":{},"settings":{}}\n'
 
 
 def record_line(**changes: object) -> str:
@@ -113,7 +113,7 @@ def record_line(**changes: object) -> str:
         ("[" * 100_000, "line 1 is not JSON"),
         ("[]\n", "not the header"),
         ('{"format": "pagedlab-trace", "version": 99}\n', "version 99 is not supported"),
-        ('{"format": "pagedlab-trace", "version": 2}\n', "header is damaged"),
+        ('{"format": "pagedlab-trace", "version": 3}\n', "header is damaged"),
         (HEADER.replace('"settings":{}', '"settings":[1]'), "header is damaged"),
         (HEADER, "the trace is cut: it should have 1 records and has 0"),
         (HEADER + "{}\n", "line 2 is damaged"),

@@ -57,6 +57,7 @@ def test_data_cannot_break_out_of_its_element() -> None:
 def test_the_page_needs_no_network_and_forbids_it() -> None:
     page = widgets.to_html(scenes.step(five_recorded_requests(), 0))
     assert "default-src &#x27;none&#x27;" in page
+    assert re.findall(r"img-src ([^;]*);", page) == ["data:"], "pictures that are made here, none that is fetched"
     assert set(re.findall(r"https?://[^\s\"'`]+", page)) == {"http://www.w3.org/2000/svg"}
 
 

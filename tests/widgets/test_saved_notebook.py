@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
+from notebook_server import Jupyter
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -37,91 +29,19 @@ PLAYERS_IN_FRAMES = """() => [...document.querySelectorAll("[data-pagedlab-stati
     (frame) => frame.contentDocument?.querySelectorAll("[data-pagedlab-player]").length ?? 0)"""
 
 
-class Lab:
-    """A JupyterLab that serves one notebook."""
-
-    def __init__(self, folder: Path, home: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.origin = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        self.notebook = folder / "saved.ipynb"
-        environment = {name: text for name, text in os.environ.items() if not name.startswith(("JUPYTER", "IPYTHON"))}
-        environment |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
-        command = [
-            sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", str(folder),
-            f"--ServerApp.port={self.origin.rpartition(':')[2]}", "--ServerApp.port_retries=0",
-            "--IdentityProvider.token=here", "--LabApp.news_url=None", "--LabApp.check_for_updates_class="
-            "jupyterlab.NeverCheckForUpdate",
-        ]  # fmt: skip
-        self.log = home / "lab.log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        deadline = time.monotonic() + 60
-        while not self.answers():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
-
-    def answers(self) -> bool:
-        try:
-            self.ask("status")
-        except OSError:
-            return False
-        return True
-
-    def ask(self, what: str, method: str = "GET") -> Any:
-        request = urllib.request.Request(f"{self.origin}/api/{what}?token=here", method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.loads(answer.read() or "null")
-
-    def end_all_kernels(self) -> None:
-        for session in self.ask("sessions"):
-            self.ask(f"sessions/{session['id']}", "DELETE")
-
-    def open(self, browser: Any, name: str = "saved.ipynb") -> Any:
-        page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
-        page.set_default_timeout(20_000)
-        page.goto(f"{self.origin}/lab/tree/{name}?token=here&reset")
-        page.locator(".jp-Notebook").wait_for()
-        return page
-
-
 @pytest.fixture(scope="module")
-def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    folder = tmp_path_factory.mktemp("notebooks")
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(text.strip()) for text in (SCENE, COUNT)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), folder / "saved.ipynb")
-    server = Lab(folder, tmp_path_factory.mktemp("home"))
+def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    server = Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("home"), [SCENE, COUNT])
     yield server
-    server.end_all_kernels()
-    server.process.terminate()
-    try:
-        server.process.wait(timeout=15)
-    except subprocess.TimeoutExpired:  # it may wait for a kernel that is busy dying
-        server.process.kill()
-        server.process.wait(timeout=15)
-
-
-def run_all(page: Any, lab: Lab, nth: int) -> None:
-    """Run all cells, for the ``nth`` time."""
-    # What is chosen before the page has reached its kernel is lost.
-    deadline = time.monotonic() + 30
-    while not any(one["execution_state"] == "idle" and one["connections"] for one in lab.ask("kernels")):
-        assert time.monotonic() < deadline, "the page has not reached its kernel"
-        page.wait_for_timeout(200)
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    page.locator(".jp-CodeCell").last.locator(".jp-InputPrompt", has_text=f"[{2 * nth}]:").wait_for()
+    server.stop()
 
 
 @pytest.fixture(scope="module")
-def seen_live(browser: Any, lab: Lab) -> dict[str, Any]:
+def seen_live(browser: Any, lab: Jupyter) -> dict[str, Any]:
     """What is seen when the notebook has run three times; then it is saved and its kernel ends."""
     page = lab.open(browser)
     for nth in (1, 2, 3):
-        run_all(page, lab, nth)
+        lab.run_all(page, nth)
         page.locator(LIVE).wait_for()
     page.wait_for_timeout(3500)  # longer than a frame waits for the live player
     page.locator("[data-action=next]").click()
@@ -143,7 +63,7 @@ def test_while_the_kernel_lives_there_is_one_player_however_often_the_cell_runs(
     assert seen_live == {"players": 1, "in frames": [0], "frame": "1", "told": "players in the kernel: 1"}
 
 
-def test_a_saved_notebook_plays_without_its_kernel(browser: Any, lab: Lab, seen_live: dict[str, Any]) -> None:
+def test_a_saved_notebook_plays_without_its_kernel(browser: Any, lab: Jupyter, seen_live: dict[str, Any]) -> None:
     page = lab.open(browser)
     inside = page.frame_locator(PAGE)
     inside.locator("[data-pagedlab-player]").wait_for()
@@ -158,7 +78,7 @@ def test_a_saved_notebook_plays_without_its_kernel(browser: Any, lab: Lab, seen_
     page.context.close()
 
 
-def test_a_notebook_that_is_not_trusted_says_so(browser: Any, lab: Lab, seen_live: dict[str, Any]) -> None:
+def test_a_notebook_that_is_not_trusted_says_so(browser: Any, lab: Jupyter, seen_live: dict[str, Any]) -> None:
     text = lab.notebook.read_text(encoding="utf-8")
     stranger = re.sub(r"This is moment 4", "This is the end", text)
     lab.notebook.with_name("stranger.ipynb").write_text(stranger, encoding="utf-8")

@@ -1,0 +1,176 @@
+"""Check a submission: the whole way from a source to a verdict.
+
+    verdict = check(find_exercise("condense"), Submission(source, "my.py"))
+    verdict.passed, verdict.text
+
+The judge is this process; the submission runs in another (`pagedlab.teaching.exercises.sandbox`).
+
+vLLM has no counterpart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pagedlab.errors import ExerciseError
+from pagedlab.kernels import backend
+from pagedlab.teaching.exercises.answers import same_answer
+from pagedlab.teaching.exercises.exercise import Exercise
+from pagedlab.teaching.exercises.hints import GENERAL, Hint
+from pagedlab.teaching.exercises.matching import misconception
+from pagedlab.teaching.exercises.playing import Played, reference_steps
+from pagedlab.teaching.exercises.registry import Entry
+from pagedlab.teaching.exercises.sandbox import Sandbox, Submission, SubmissionEndedError
+from pagedlab.teaching.exercises.searching import Examiner, Finding
+from pagedlab.teaching.exercises.tensors import TIERS
+from pagedlab.teaching.exercises.timing import slow_misconception, times_as_fast
+from pagedlab.teaching.exercises.verdict import Verdict
+from pagedlab.teaching.exercises.wording import (
+    load_problem,
+    place_of,
+    unfinished,
+    verdict_of,
+    verdict_with,
+    words_for_the_end,
+)
+
+_MISTAKES = frozenset({"wrong", "raised", "mutates"})
+"""Kinds that a misconception can explain."""
+
+_TIMES_ASKED_AGAIN = 4
+
+
+def check(entry: Entry, submission: Submission, seed: int = 0) -> Verdict:
+    """Judge a submission.
+
+    Parameters
+    ----------
+    entry : Entry
+    submission : Submission
+    seed : int
+        For the inputs beyond the cases: the same seed tries the same ones.
+
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    ExerciseError
+        If it cannot be checked here.
+    """
+    exercise = entry.exercise
+    if exercise.form == "triton" and not backend().has_triton:
+        raise ExerciseError(
+            f"{exercise.name} cannot be checked here: {backend().reason}. "
+            f"Do the same in NumPy: pagedlab start {exercise.instead}"
+        )
+    begin = time.perf_counter()
+    with Sandbox(exercise, hidden=(entry.folder.parent,)) as sandbox:
+        verdict = _judge(entry, submission, sandbox, seed)
+        notes = (*verdict.notes, *about_the_process(sandbox))
+        printed = sandbox.printed
+    return replace(verdict, notes=notes, printed=printed, seconds=time.perf_counter() - begin)
+
+
+def _judge(entry: Entry, submission: Submission, sandbox: Sandbox, seed: int) -> Verdict:
+    exercise = entry.exercise
+    try:
+        problem = load_problem(exercise, submission, sandbox.load(submission))
+    except SubmissionEndedError as ended:
+        message = words_for_the_end(ended, f"Loading {submission.filename}")
+        return verdict_with(exercise, ended.why, message, place=place_of(submission, ended.line))
+    if problem is not None:
+        return problem
+    examiner = Examiner(exercise, sandbox)
+    finding = examiner.examine(seed)
+    warned = tuple(f"Python warned: {text}." for text in examiner.warnings)
+    common: dict[str, Any] = {"notes": warned, "num_inputs": examiner.num_inputs}
+    if finding is None:
+        return _right(entry, sandbox, common)
+    if finding.unfinished:
+        return unfinished(exercise, finding)
+    finding = _confirmed(exercise, submission, sandbox, finding)
+    verdict = verdict_of(exercise, submission, finding)
+    topic = misconception(entry, sandbox, finding.inputs, seed) if verdict.kind in _MISTAKES else GENERAL
+    played = _recorded(exercise, submission, sandbox, finding)
+    return replace(verdict, hint=_first_hint(entry, topic), played=played, **common)
+
+
+def _first_hint(entry: Entry, topic: str) -> Hint:
+    return Hint(topic, 1, entry.hints[topic][0])
+
+
+def _right(entry: Entry, sandbox: Sandbox, common: dict[str, Any]) -> Verdict:
+    """Judge a submission that is right: it passes, unless it is to be fast and is not."""
+    exercise = entry.exercise
+    message = f"`{exercise.function}` did the right thing each time."
+    if exercise.speed is None:
+        return verdict_with(exercise, "passed", message, **common)
+    wanted = exercise.speed.times
+    try:
+        times = times_as_fast(exercise, sandbox)
+    except SubmissionEndedError as ended:
+        message = words_for_the_end(ended, f"On a large input, `{exercise.function}`")
+        return verdict_with(exercise, ended.why, message, hint=_first_hint(entry, GENERAL), **common)
+    measured = f"It is {times:.1f} times as fast as the reference; {wanted:g} are asked."
+    if times >= wanted:
+        return verdict_with(exercise, "passed", f"{message} {measured}", **common)
+    topic = slow_misconception(exercise, entry.mutants, times)
+    return verdict_with(exercise, "slow", f"{message} {measured}", hint=_first_hint(entry, topic), **common)
+
+
+def _confirmed(exercise: Exercise, submission: Submission, sandbox: Sandbox, finding: Finding) -> Finding:
+    """Load the submission anew and ask again: an answer that changes says more than what is wrong with it."""
+    if finding.actual is None or finding.kind == "random":
+        return finding
+    try:
+        sandbox.load(submission)
+        again = [sandbox.answer(finding.inputs) for _ in range(_TIMES_ASKED_AGAIN)]
+    except SubmissionEndedError as ended:
+        if ended.why == "overtime":
+            return finding
+        return replace(finding, kind="random", text="asked again with the same input, it ended its process")
+    if all(same_answer(exercise, finding.actual, answer) for answer in again):
+        return finding
+    source = "what lies beyond its arrays" if exercise.form == "triton" else "what it kept from earlier calls"
+    text = f"asked again with the same input, it gave another answer: by chance, or by {source}"
+    return replace(finding, kind="random", text=text)
+
+
+def _recorded(exercise: Exercise, submission: Submission, sandbox: Sandbox, finding: Finding) -> Played | None:
+    """Record both on the failing input, if there is something to watch and the process is alive."""
+    if not exercise.watched or finding.kind not in ("wrong", "raised"):
+        return None
+    try:
+        yours = sandbox.record(finding.inputs)
+    except SubmissionEndedError:
+        return None
+    if len(yours) < 2:
+        return None
+    raised = finding.actual.raised if finding.actual is not None else None
+    ending = raised.type_name if raised is not None else ""
+    reference = reference_steps(exercise, finding.inputs)
+    return Played(exercise, submission, finding.inputs, yours, reference, ending)
+
+
+def about_the_process(sandbox: Sandbox) -> Iterator[str]:
+    """Say what ran the submission, and what the system could not keep it from."""
+    if sandbox.tier in TIERS:
+        yield TIERS[sandbox.tier]
+    if not sandbox.printed_all:
+        yield "Of what it printed, the middle is left out."
+    confinement = sandbox.confinement
+    on_gpu = sandbox.tier == "cuda"  # its compiler is a program, its driver needs much memory: both are as they must be
+    open_to = {
+        "the network": confinement.network,
+        "starting processes": confinement.processes or on_gpu,
+        "your files": confinement.files,
+        "the solutions": confinement.solutions,
+        "taking all the memory": confinement.memory or on_gpu,
+    }
+    if missing := [what for what, confined in open_to.items() if not confined]:
+        yield f"This system could not keep the submission from: {', '.join(missing)}. Run only code that you trust."
