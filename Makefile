@@ -19,7 +19,7 @@ help:
 	@echo "make test       lint, types, import directions, all tests"
 	@echo "make lint       style, types, import directions"
 	@echo "make notebooks  rebuild notebooks/*.ipynb from notebooks/source/*.md"
-	@echo "make images     retake the pictures in docs/images from the real JupyterLab"
+	@echo "make images     retake the pictures in docs/images, and remake docs/scenes.md"
 	@echo "make bench      measure the host side on this machine; writes docs/performance-host.md"
 	@echo "make performance  remake docs/performance.md from what pagedlab bench kernels wrote on a GPU"
 	@echo "make kill-matrix  remake docs/exercise-kill-matrix.md: what the exercises catch"
@@ -79,6 +79,7 @@ notebooks: $(STAMP)
 
 images: $(STAMP)
 	@$(BIN)/python -m pytest tests/browser --update-images $(PYTEST_ARGS)
+	@$(BIN)/python docs/build_scenes.py
 
 bench: $(STAMP)
 	@$(BIN)/pagedlab bench host --page docs/performance-host.md

@@ -66,6 +66,7 @@ def place_in_batch(scene: Scene, trace: Trace, step: int) -> Question:
         f"{right}. query_start_loc says so: {list(inputs.query_start_loc)}.",
         max(0, frame - 1),
         frame,
+        scene,
     )
 
 
@@ -129,6 +130,7 @@ def who_keeps_a_token(scene: Scene, trace: Trace, step: int) -> Question:
         + f"Kept: {right}.",
         max(0, frame - 1),
         frame,
+        scene,
     )
 
 

@@ -62,4 +62,5 @@ def slot_behind(scene: Scene, trace: Trace, step: int) -> Question:
         f"PAD, which is {PAD_SLOT}: the kernel that writes keys and values passes over it.",
         max(0, frame - 1),
         frame,
+        scene,
     )

@@ -54,7 +54,7 @@ def difference(expected: Any, actual: Any, place: str = "") -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, int | float | complex | np.number) and not isinstance(value, bool)
 
 
 def _number_difference(expected: Any, actual: Any, place: str) -> str | None:
