@@ -1,17 +1,15 @@
 # `make lab` opens the first lesson, `make test` checks everything. Both need only Python 3.11 to 3.13 and make.
 # Another Python: `make lab PYTHON=python3.12`. Another environment folder: `make lab VENV=/tmp/venv`.
 
-PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; print("$(p)" if (3, 11) <= sys.version_info < (3, 14) else "")' 2>/dev/null)))
-VENV ?= .venv
-LESSON ?= 00
-PORT ?= 8888
+include lab.mk
 
-BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
+comma := ,
+NODE_STAMP := node_modules/.installed
 LAYOUT := build/layout
 SOURCES := $(wildcard notebooks/source/*.md)
 
-.PHONY: lab test lint style types imports notebooks images bench performance kill-matrix clean help
+.PHONY: test lint style types imports notebooks pages images bench performance kill-matrix clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -19,30 +17,27 @@ help:
 	@echo "make test       lint, types, import directions, all tests"
 	@echo "make lint       style, types, import directions"
 	@echo "make notebooks  rebuild notebooks/*.ipynb from notebooks/source/*.md"
+	@echo "make pages      write the lessons to build/pages, as pages that need no kernel and no network"
 	@echo "make images     retake the pictures in docs/images, and remake docs/scenes.md"
 	@echo "make bench      measure the host side on this machine; writes docs/performance-host.md"
 	@echo "make performance  remake docs/performance.md from what pagedlab bench kernels wrote on a GPU"
 	@echo "make kill-matrix  remake docs/exercise-kill-matrix.md: what the exercises catch"
 	@echo "make clean      remove the environment, builds and caches"
 
-# --- the environment ----------------------------------------------------------------------------------------
+# --- the tools ------------------------------------------------------------------------------------------------------
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
-	    || { echo "pagedlab needs Python 3.11, 3.12 or 3.13. Say where it is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "Making the environment $(VENV) with $$($(PYTHON) --version) ..."; \
-	    $(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: on Debian and Ubuntu, apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }; }
-	@echo "Installing pagedlab and its tools (once; it downloads torch) ..."
-	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	    $(BIN)/python -m pip install --quiet --editable ".[lab,test,docs]"
-	@touch $@
+$(TOOLS): pyproject.toml constraints.txt
+	$(call install,lab$(comma)test$(comma)docs)
+	@touch $(STAMP)
 
-# --- the two commands ----------------------------------------------------------------------------------------
+# --- the two commands (lab.mk has the other) ------------------------------------------------------------------
 
-lab: $(STAMP)
-	@$(BIN)/pagedlab lab $(LESSON) --port $(PORT) $(LAB_ARGS)
+# The player's tests run in JavaScript. Node comes with the tools above; what it needs, exactly, is in package-lock.json.
+$(NODE_STAMP): package.json package-lock.json $(TOOLS)
+	@PATH="$(abspath $(BIN)):$$PATH" npm ci --silent && touch $@ \
+	    || { echo "npm could not install what the player's own tests need: they will be skipped, or fail in CI." >&2; test -z "$$CI"; }
 
-test: $(STAMP)
+test: $(TOOLS) $(NODE_STAMP)
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST_ARGS)
 
@@ -50,13 +45,13 @@ test: $(STAMP)
 
 lint: style types imports
 
-style: $(STAMP)
+style: $(TOOLS)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check . ; echo "To format: $(BIN)/ruff format ." >&2; exit 1; }
 	@echo "style    ok"
 
 # mypy and import-linter see the package as it will be installed (with pagedlab.kernels in its place).
-$(LAYOUT): FORCE $(STAMP)
+$(LAYOUT): FORCE $(TOOLS)
 	@rm -rf $(LAYOUT) && mkdir -p build
 	@$(BIN)/python -c 'import setuptools; setuptools.setup()' -q build_py --build-lib $(LAYOUT) >build/layout.log 2>&1 \
 	    || { cat build/layout.log >&2; exit 1; }
@@ -74,22 +69,25 @@ imports: $(LAYOUT)
 
 # --- what is built ----------------------------------------------------------------------------------------------
 
-notebooks: $(STAMP)
+notebooks: $(TOOLS)
 	@$(BIN)/python notebooks/source/build.py
 
-images: $(STAMP)
+pages: $(TOOLS)
+	@$(BIN)/pagedlab pages --to build/pages
+
+images: $(TOOLS)
 	@$(BIN)/python -m pytest tests/browser --update-images $(PYTEST_ARGS)
 	@$(BIN)/python docs/build_scenes.py
 
-bench: $(STAMP)
+bench: $(TOOLS)
 	@$(BIN)/pagedlab bench host --page docs/performance-host.md
 
-performance: $(STAMP)
+performance: $(TOOLS)
 	@$(BIN)/python docs/build_performance.py
 
-kill-matrix: $(STAMP)
+kill-matrix: $(TOOLS)
 	@$(BIN)/python docs/build_kill_matrix.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache tests/output
+	rm -rf $(VENV) node_modules build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache tests/output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

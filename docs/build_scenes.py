@@ -5,6 +5,7 @@ The words are the scenes' own: the first sentence of the function, and the capti
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ DOCS = Path(__file__).parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 
 
+@functools.cache
 def shown() -> dict[str, tuple[Callable[..., Scene], Scene, int]]:
     """Return each scene by name, with the frame that is shown."""
     people, chunked = serve().trace, serve(budget=16).trace

@@ -41,6 +41,9 @@ _LANDMARKS = 16
 _FEW_TOKENS = 2**14
 """Up to so many tokens a launch is over before memory is busy: loads that wait for each other are what counts."""
 
+REQUEST_TILE = 1024
+"""Tokens that a program of a request takes at a time, if nothing else is asked for."""
+
 PAD_SLOT_ID = -1
 """The slot of a token that must not be written."""
 
@@ -260,7 +263,7 @@ def slot_mapping_triton(
     require_triton(slot_mapping, "slot_mapping_numpy")
     launch: Any = _by_requests_kernel[(query_start_loc.shape[0],)]
     tensors = (query_start_loc, positions, block_table, slot_mapping)
-    launch(slot_mapping.shape[0], *tensors, PAD_ID=PAD_SLOT_ID, GROUPS=(tuple(group),), TILE=tile or 1024)
+    launch(slot_mapping.shape[0], *tensors, PAD_ID=PAD_SLOT_ID, GROUPS=(tuple(group),), TILE=tile or REQUEST_TILE)
 
 
 def slot_mappings_triton(
@@ -297,7 +300,7 @@ def slot_mappings_triton(
     max_num_tokens = slot_mappings.shape[1]
     if max_num_tokens == 0 or not groups:
         return
-    tile = tile or _tile(max_num_tokens)
+    tile = tile or token_tile(max_num_tokens)
     landmarks = _LANDMARKS if max_num_tokens <= _FEW_TOKENS else 0
     search_steps = (max(1, -(-num_reqs // max(1, landmarks))) - 1).bit_length()
     launch: Any = _by_tokens_kernel[(-(-max_num_tokens // tile),)]
@@ -317,8 +320,12 @@ def slot_mappings_triton(
     )
 
 
-def _tile(max_num_tokens: int) -> int:
-    """Return the tokens of a program: few where there are few, so that all multiprocessors work."""
+def token_tile(max_num_tokens: int) -> int:
+    """Return how many tokens a program of tokens takes: few where there are few, so that all multiprocessors work.
+
+    >>> token_tile(256), token_tile(2**18)
+    (64, 256)
+    """
     if max_num_tokens <= _FEW_TOKENS:
         return 64
     return 128 if max_num_tokens < 2**18 else 256

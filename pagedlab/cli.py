@@ -2,7 +2,9 @@
 
     pagedlab lab 00                       # JupyterLab on the first lesson
     pagedlab run 00                       # execute it without a browser
+    pagedlab pages --to pages             # all lessons as pages that need no kernel
     pagedlab check condense my.py         # is this exercise right? (`pagedlab exercises` lists them)
+    pagedlab grade submissions --out grades.csv   # a whole class; see also release and export-nbgrader
     pagedlab doctor                       # what this machine can do
     pagedlab generate "To be, or" "O Romeo"   # two requests, batched, streamed
     pagedlab conformance golden.jsonl.gz  # replay what vLLM did, compare every field
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from pagedlab.errors import ConfigError, LessonError, PagedlabError, RequestError
 from pagedlab.exercise_commands import add_exercise_commands
+from pagedlab.teacher_commands import add_teacher_commands
 
 if TYPE_CHECKING:
     from pagedlab import LLMEngine, RequestOutput
@@ -80,11 +83,22 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--output", type=Path, metavar="FILE", help="save the executed notebook here")
     run.set_defaults(command=run_run)
 
+    pages = commands.add_parser(
+        "pages",
+        help="write lessons as pages that need no kernel and no network",
+        description="Execute lessons and write a page of each, whose scenes play in any browser, and an index.html.",
+    )
+    pages.add_argument("lessons", nargs="*", metavar="LESSON", help="number or name (default: all)")
+    pages.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder; is made if it does not exist")
+    pages.add_argument("--timeout", type=_whole(1), default=120, metavar="SECONDS", help="for one cell (default: 120)")
+    pages.set_defaults(command=run_pages)
+
     doctor = commands.add_parser("doctor", help="say what this machine can do, and how to get further")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.set_defaults(command=run_doctor)
 
     add_exercise_commands(commands)
+    add_teacher_commands(commands)
 
     generate = commands.add_parser(
         "generate",
@@ -205,7 +219,7 @@ def run_lab(arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={path.parent}"]
     # As the default address, not as an argument, so that the address that is printed leads to the lesson too.
     command += [f"--LabApp.default_url=/lab/tree/{quote(path.name)}", f"--ServerApp.port={arguments.port}"]
-    # A lesson is no place for news from the network, nor for questions about it: our folder turns that off.
+    # A lesson is no place for news from the network, nor for a teacher's tools: our folder turns both off.
     settings = [str(Path(__file__).parent / "teaching" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
     command += ["--ServerApp.log_level=WARN"]  # the address is still shown
@@ -273,6 +287,25 @@ def _failure_report(run: CellRun, path: Path) -> str:
         lines.append(f"{'-->' if number == failure.line else '   '} {number:3} | {line}")
     lines += ["", *(f"    {line}" for line in failure.error)]
     return "\n".join(lines)
+
+
+# --- pages --------------------------------------------------------------------------------------------------
+
+
+def run_pages(arguments: argparse.Namespace) -> int:
+    """Execute lessons and write their pages; report on the cell that fails, if one does."""
+    from pagedlab.teaching.pages import LessonFailedError, Page, lessons_called, write_pages
+
+    def made(page: Page, seconds: float) -> None:
+        print(f"{page.name:<28} ran in {seconds:5.1f} s, {len(page.text.encode()) / 1e6:.1f} MB", flush=True)
+
+    try:
+        written = write_pages(arguments.to, lessons_called(arguments.lessons), timeout=arguments.timeout, told=made)
+    except LessonFailedError as error:
+        print(f"{_failure_report(error.run, error.lesson.path)}\n\n{error}")
+        return EXIT_FAILED
+    print(f"Wrote {len(written)} files. Open {arguments.to / 'index.html'} in a browser.")
+    return 0
 
 
 # --- doctor -------------------------------------------------------------------------------------------------

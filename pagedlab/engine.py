@@ -34,7 +34,7 @@ from pagedlab.errors import ConfigError, EngineBusyError, IntegrityError, Pagedl
 from pagedlab.events import BeatStarted, Observer, RequestAdded, StepFinished, StepStarted
 from pagedlab.kvcache import FullAttentionSpec, KVCacheManager, MemoryUsage
 from pagedlab.model.decoder import Decoder
-from pagedlab.model.loading import load_model
+from pagedlab.model.loading import LoadedModel, load_model
 from pagedlab.model.tokenizer import ByteTokenizer, IncrementalDetokenizer
 from pagedlab.outputs import RequestOutput, Stream
 from pagedlab.request import Request, SamplingParams
@@ -98,8 +98,9 @@ class LLMEngine:
 
     Parameters
     ----------
-    model : str, path or Decoder
-        The name of a shipped model, a model folder, or a model in memory.
+    model : str, path, LoadedModel or Decoder
+        The name of a shipped model, a model folder, what `load_model` returned (several engines may share it), or a
+        model in memory.
     scheduler_config : SchedulerConfig, optional
     cache_config : CacheConfig, optional
     max_model_len : int, optional
@@ -134,7 +135,7 @@ class LLMEngine:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Decoder = "quill",
+        model: str | os.PathLike[str] | Decoder | LoadedModel = "quill",
         *,
         scheduler_config: SchedulerConfig | None = None,
         cache_config: CacheConfig | None = None,
@@ -157,7 +158,7 @@ class LLMEngine:
             ("scheduler_config", scheduler_config, SchedulerConfig),
             ("cache_config", cache_config, CacheConfig),
             ("device", device, str),
-            ("model", model, (str, os.PathLike, Decoder)),
+            ("model", model, (str, os.PathLike, Decoder, LoadedModel)),
         ):
             if not isinstance(value, kind):
                 wanted = "a name, a folder or a Decoder" if isinstance(kind, tuple) else f"a {kind.__name__}"
@@ -167,6 +168,9 @@ class LLMEngine:
         if isinstance(model, Decoder):
             _require_as_it_is(model, device, dtype)
             name, self.model, self.tokenizer = type(model).__name__, model, tokenizer
+        elif isinstance(model, LoadedModel):
+            _require_as_it_is(model.model, device, dtype)
+            name, self.model, self.tokenizer = model.name, model.model, tokenizer or model.tokenizer
         else:
             if device == "auto":
                 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,12 +1,15 @@
-"""What tests of several parts share: a small exact model, and a browser."""
+"""What tests of several parts share: a small exact model, a browser, and ranks in processes of their own."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,6 +19,10 @@ from pagedlab.model.decoder import Decoder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
+
+# Tests run side by side, each on a core: a second thread would only wait for it, and waiting costs as much as work.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for what tests start
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -72,3 +79,42 @@ def tiny_model() -> Decoder:
         if parameter.dim() > 1:
             parameter.normal_(std=0.3)
     return model
+
+
+@pytest.fixture(scope="session")
+def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, list[dict[str, Any]]]]:
+    """Run an engine on each of several ranks, every one a process (`rank_process.py`)."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("needs torch.distributed with gloo")
+
+    def run(
+        requests: Mapping[str, tuple[str, int]],
+        world_size: int,
+        interleave: int = 1,
+        *,
+        budget: int = 64,
+        backend: str = "torch",
+        records: bool = False,
+    ) -> tuple[Path, list[dict[str, Any]]]:
+        """Return the folder of the traces, and what each rank printed."""
+        folder = tmp_path_factory.mktemp("ranks")
+        settings = {
+            "folder": str(folder), "world_size": world_size, "interleave": interleave, "budget": budget,
+            "backend": backend, "records": records, "requests": dict(requests),
+        }  # fmt: skip
+        script = str(Path(__file__).with_name("rank_process.py"))
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script, json.dumps({**settings, "rank": rank})], stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(world_size)
+        ]
+        try:
+            outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
+        return folder, [json.loads(output.splitlines()[-1]) for output in outputs]
+
+    return run

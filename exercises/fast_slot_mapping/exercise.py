@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import strategies as st
 
 from pagedlab.teaching.exercises import Case, Exercise, Speed
+from pagedlab.teaching.exercises.slot_mapping_inputs import Row, padded_rows, step_of
 
 PAD = -1
 TIMES = 15
@@ -71,40 +71,9 @@ def drive(
         subject(query_start_loc, positions, block_table, block_size, slot_mapping)
 
 
-def step(
-    rows: Sequence[tuple[Sequence[int], int, int]], block_size: int = 4, padding: int = 0, steps: int = 1
-) -> dict[str, Any]:
-    """Return the inputs for rows of (block ids, first position, number of tokens).
-
-    Behind the tokens come ``padding`` entries that hold what an earlier step left there.
-    """
-    counts = [count for _, _, count in rows]
-    width = max([1, *(len(blocks) for blocks, _, _ in rows)])
-    block_table = np.zeros((len(rows), width), dtype=np.int32)
-    for row, (blocks, _, _) in enumerate(rows):
-        block_table[row, : len(blocks)] = blocks
-    return {
-        "query_start_loc": np.concatenate(([0], np.cumsum(counts, dtype=np.int32)), dtype=np.int32),
-        "positions": np.array([first + i for _, first, count in rows for i in range(count)], dtype=np.int64),
-        "block_table": block_table,
-        "block_size": block_size,
-        "slot_mapping": np.full(sum(counts) + padding, 77, dtype=np.int64),
-        "steps": steps,
-    }
-
-
-@st.composite
-def small_steps(draw: st.DrawFn) -> dict[str, Any]:
-    """Any step of one to four rows, with block ids in any order."""
-    block_size = draw(st.sampled_from([2, 4, 1, 16]))
-    block_ids = iter(draw(st.permutations(range(1, 25))))
-    rows = []
-    for _ in range(draw(st.integers(1, 4))):
-        first = draw(st.integers(0, 2 * block_size))
-        count = draw(st.sampled_from([1, 2, 0, block_size + 1]))
-        num_blocks = -(-(first + count) // block_size) + draw(st.integers(0, 1))
-        rows.append(([next(block_ids) for _ in range(num_blocks)], first, count))
-    return step(rows, block_size, draw(st.integers(0, 5)))
+def step(rows: Sequence[Row], block_size: int = 4, padding: int = 0, steps: int = 1) -> dict[str, Any]:
+    """Return the inputs; behind the tokens, ``slot_mapping`` has ``padding`` entries left by an earlier step."""
+    return step_of(rows, block_size, padding=padding) | {"steps": steps}
 
 
 LONG_PROMPT = step([(range(1, 513), 0, 8192)], block_size=16, steps=20)
@@ -128,7 +97,7 @@ EXERCISE = Exercise(
         Case("no request at all, only padding", **step([], padding=4)),
         Case("1024 requests that decode", **DECODES | {"steps": 1}),
     ),
-    strategy=small_steps(),
+    strategy=padded_rows().map(lambda drawn: step(*drawn)),
     changes=("slot_mapping",),
     drive=drive,
     form="speed",

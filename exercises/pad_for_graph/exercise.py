@@ -67,10 +67,13 @@ def pad_for_graph(
     return size
 
 
+PADDED = ("input_ids", "positions", "query_start_loc", "seq_lens", "block_table", "slot_mapping")
+
+
 def what_the_graph_reads(values: Values) -> Mapping[str, Any]:
     """Leave out what lies beyond the size."""
     size = values["returned"]
-    seen = {name: values[name][:size] for name in EXERCISE.changes}
+    seen = {name: values[name][:size] for name in PADDED}
     return {"returned": size, **seen, "query_start_loc": values["query_start_loc"][: size + 1]}
 
 
@@ -118,6 +121,6 @@ EXERCISE = Exercise(
         Case("no graphs at all", **batch(2, (), 3)),
     ),
     strategy=batches(),
-    changes=("input_ids", "positions", "query_start_loc", "seq_lens", "block_table", "slot_mapping"),
+    changes=PADDED,
     view=what_the_graph_reads,
 )

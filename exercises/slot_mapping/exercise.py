@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import strategies as st
 
 from pagedlab.teaching.exercises import Case, Exercise
+from pagedlab.teaching.exercises.slot_mapping_inputs import Row, padded_rows, step_of
 
 PAD = -1
 
@@ -49,42 +49,9 @@ def slot_mapping(
             slot_mapping[token] = block * block_size + position % block_size
 
 
-def step(
-    rows: Sequence[tuple[Sequence[int], int, int]], block_size: int = 4, padding: int = 0, stale: int = 77
-) -> dict[str, Any]:
-    """Return the inputs for rows of (block ids, first position, number of tokens).
-
-    Behind the tokens come ``padding`` entries that hold what an earlier step left there.
-    """
-    counts = [count for _, _, count in rows]
-    num_tokens = sum(counts)
-    positions = np.full(num_tokens + padding, 5, dtype=np.int64)
-    positions[:num_tokens] = [first + i for _, first, count in rows for i in range(count)]
-    width = max([1, *(len(blocks) for blocks, _, _ in rows)])
-    block_table = np.zeros((len(rows), width), dtype=np.int32)
-    for row, (blocks, _, _) in enumerate(rows):
-        block_table[row, : len(blocks)] = blocks
-    return {
-        "query_start_loc": np.concatenate(([0], np.cumsum(counts, dtype=np.int32)), dtype=np.int32),
-        "positions": positions,
-        "block_table": block_table,
-        "block_size": block_size,
-        "slot_mapping": np.full(num_tokens + padding, stale, dtype=np.int64),
-    }
-
-
-@st.composite
-def steps(draw: st.DrawFn) -> dict[str, Any]:
-    """Any step of one to four rows, with block ids in any order."""
-    block_size = draw(st.sampled_from([2, 4, 1, 16]))
-    block_ids = iter(draw(st.permutations(range(1, 25))))
-    rows = []
-    for _ in range(draw(st.integers(1, 4))):
-        first = draw(st.integers(0, 2 * block_size))
-        count = draw(st.sampled_from([1, 2, 0, block_size + 1]))
-        num_blocks = -(-(first + count) // block_size) + draw(st.integers(0, 1))
-        rows.append(([next(block_ids) for _ in range(num_blocks)], first, count))
-    return step(rows, block_size, draw(st.integers(0, 5)))
+def step(rows: Sequence[Row], block_size: int = 4, padding: int = 0) -> dict[str, Any]:
+    """Return the inputs; behind the tokens come ``padding`` entries that hold what an earlier step left there."""
+    return step_of(rows, block_size, [5] * padding, padding)
 
 
 EXERCISE = Exercise(
@@ -103,6 +70,6 @@ EXERCISE = Exercise(
         Case("a slot beyond 2^31", **step([((2**27,), 0, 2)], block_size=16)),
         Case("no request at all, only padding", **step([], padding=4)),
     ),
-    strategy=steps(),
+    strategy=padded_rows().map(lambda drawn: step(*drawn)),
     changes=("slot_mapping",),
 )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from pagedlab.teaching.exercises import Case, Exercise, Limits, Values
+from pagedlab.teaching.exercises.slot_mapping_inputs import Row, step_of
 
 PAD = -1
 
@@ -86,29 +87,13 @@ def slots_and_surroundings(values: Values) -> Mapping[str, Any]:
     return {"slot_mapping": values["slot_mapping"], "memory around slot_mapping": values["returned"]}
 
 
-def step(
-    rows: Sequence[tuple[Sequence[int], int, int]], block_size: int = 4, stale: int = 0, more: int = 0
-) -> dict[str, Any]:
-    """Return the inputs for rows of (block ids, first position, number of tokens).
+def step(rows: Sequence[Row], block_size: int = 4, stale: int = 0, more: int = 0) -> dict[str, Any]:
+    """Return the inputs.
 
     Behind the tokens come ``stale`` entries in both buffers that hold what an earlier step left there; and ``more`` in
     the slot mapping, which is the longer one.
     """
-    counts = [count for _, _, count in rows]
-    num_tokens = sum(counts)
-    positions = np.full(num_tokens + stale, 2, dtype=np.int64)
-    positions[:num_tokens] = [first + i for _, first, count in rows for i in range(count)]
-    width = max([1, *(len(blocks) for blocks, _, _ in rows)])
-    block_table = np.zeros((len(rows), width), dtype=np.int32)
-    for row, (blocks, _, _) in enumerate(rows):
-        block_table[row, : len(blocks)] = blocks
-    return {
-        "query_start_loc": np.concatenate(([0], np.cumsum(counts, dtype=np.int32)), dtype=np.int32),
-        "positions": positions,
-        "block_table": block_table,
-        "block_size": block_size,
-        "slot_mapping": np.full(num_tokens + stale + more, 77, dtype=np.int64),
-    }
+    return step_of(rows, block_size, [2] * stale, stale + more)
 
 
 @st.composite

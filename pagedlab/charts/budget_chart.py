@@ -60,8 +60,9 @@ def budget(trace: Trace, *, by: str = "phase", title: str | None = None, waiting
     ImportError
         Without plotly.
     """
-    parts = parts_of(trace, by)
+    _check(by)
     steps = steps_of(trace)
+    parts = _parts(trace, by, steps)
     limit = setting(trace, "max_num_batched_tokens")
     longest = max(step.waiting for step in steps) if waiting else 0
     with_queue = longest > 0
@@ -107,9 +108,16 @@ def parts_of(trace: Trace, by: str) -> dict[str, list[int]]:
     TraceError
         If the trace has no step.
     """
+    _check(by)
+    return _parts(trace, by, steps_of(trace))
+
+
+def _check(by: str) -> None:
     if by not in WAYS:
         raise ChartError(f"by is {by!r}: give {', '.join(map(repr, WAYS))}")
-    steps = steps_of(trace)
+
+
+def _parts(trace: Trace, by: str, steps: Sequence[Step]) -> dict[str, list[int]]:
     if by == "request":
         return _by_request(trace, steps)
     of_first = [step.num_prefill_tokens if by == "phase" else step.num_prompt_tokens for step in steps]

@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.charts.labels import digits, named_rows, span, width_of
-from pagedlab.charts.template import INSIDE, filled, font_on, look, new_figure
+from pagedlab.charts.labels import digits, from_to, named_rows, span, width_of
+from pagedlab.charts.template import INSIDE_BESIDE_NAMES, filled, font_on, look, new_figure
 from pagedlab.errors import ChartError
 from pagedlab.scenes.words import counted
 
@@ -33,8 +33,6 @@ Columns = Mapping[str, Sequence[float | None]]
 """By name, a number for each case; None where nobody measured it."""
 
 _BAR, _GROUP_GAP, _BELOW = 24, 14, 56
-_INSIDE = INSIDE - 160
-"""How many pixels wide a plot is about beside the names of cases."""
 _LOG = 20
 """From how many times the least value the axis of times is logarithmic."""
 
@@ -151,7 +149,7 @@ def _axis(bars: Columns, floors: Columns, measure: str) -> dict[str, Any]:
     if measure == "gb_per_s":  # the words stand in the bars, below the ceiling
         return {"title": {"text": unit}, "range": [0, 1.04 * high], "showgrid": True}
     ends = [
-        (number, _INSIDE / (_INSIDE - width_of(text) - 8))
+        (number, INSIDE_BESIDE_NAMES / (INSIDE_BESIDE_NAMES - width_of(text) - 8))
         for name, column in bars.items()
         for number, text in zip(column, _texts(name, column), strict=True)
         if number is not None
@@ -212,7 +210,11 @@ def _add_floors(figure: go.Figure, floors: Columns, axis: Mapping[str, Any]) -> 
             line = {"width": 2.5, "dash": dash}
             figure.add_shape(type="line", x0=number, x1=number, y0=at - 0.46, y1=at + 0.46, line=line)
     names = sorted(tops, key=tops.__getitem__)
-    apart = (tops[names[-1]] - tops[names[0]]) / (axis["range"][1] - axis["range"][0]) * _INSIDE if names else 0.0
+    apart = (
+        (tops[names[-1]] - tops[names[0]]) / (axis["range"][1] - axis["range"][0]) * INSIDE_BESIDE_NAMES
+        if names
+        else 0.0
+    )
     is_tight = len(names) > 1 and apart < sum(map(width_of, names)) / 2 + 8
     for name, top in tops.items():
         anchor = "center" if not is_tight else "right" if name == names[0] else "left"
@@ -228,13 +230,11 @@ def _finding(rows: Sequence[Row], names: Sequence[str], measure: str) -> str:
     kernel = kernel[0].upper() + kernel[1:]
     shares = sorted(row["bytes_floor"] / row["microseconds"] for row in rows if row.get("bytes_floor"))
     if measure == "gb_per_s" and shares:
-        low, high = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
-        reached = low if low == high else f"{low} to {high}"
+        reached = from_to(f"{shares[0]:.0%}", f"{shares[-1]:.0%}")
         return f"{kernel} reads and writes at {reached} of a large copy’s speed"
     for name in names:
         ratios = sorted(_of_others(row)[name] / row["microseconds"] for row in rows if name in _of_others(row))
-        low, high = _times(ratios[0]), _times(ratios[-1])
-        faster = low if low == high else f"{low} to {high}"
+        faster = from_to(_times(ratios[0]), _times(ratios[-1]))
         return f"{kernel}: {faster} times as fast as {name}, in {counted(len(ratios), 'case')}"
     return f"{kernel}: {span([row[measure] for row in rows])} {UNITS[measure]}"
 

@@ -80,7 +80,15 @@ def span(values: Sequence[float]) -> str:
     >>> span([3, 1.5, 2]), span([2, 2])
     ('1.5 to 3', '2')
     """
-    low, high = digits(min(values)), digits(max(values))
+    return from_to(digits(min(values)), digits(max(values)))
+
+
+def from_to(low: str, high: str) -> str:
+    """Return two numbers that are written already as one range.
+
+    >>> from_to("1", "2"), from_to("2", "2")
+    ('1 to 2', '2')
+    """
     return low if low == high else f"{low} to {high}"
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagedlab.charts.labels import digits, named_rows
-from pagedlab.charts.template import LINES, name_axis, new_figure
+from pagedlab.charts.template import LINES, name_axis, new_figure, rgb
 from pagedlab.errors import ChartError, TraceError
 from pagedlab.events import RequestAdded, RequestFinished, TokenAccepted
 from pagedlab.scenes.timeline_captions import titles
@@ -116,7 +116,8 @@ def latency(
     width = (1 + _BETWEEN) / len(shown) - _BETWEEN
     for column, measure in enumerate(shown):
         left = column * (width + _BETWEEN)
-        _add_panel(figure, column, (left, left + width), measure, [times[measure] for times in values])
+        rows = [(times[measure], of.get(measure)) for times, of in zip(values, spreads, strict=True)]
+        _add_panel(figure, column, (left, left + width), measure, rows)
     return figure
 
 
@@ -172,23 +173,27 @@ def _ended(trace: Trace) -> set[tuple[str, int]]:
 
 
 def _add_panel(
-    figure: go.Figure, column: int, domain: tuple[float, float], measure: str, values: Sequence[Sequence[float]]
+    figure: go.Figure,
+    column: int,
+    domain: tuple[float, float],
+    measure: str,
+    rows: Sequence[tuple[Sequence[float], Spread | None]],
 ) -> None:
     """Draw one measure, a row for each engine."""
     number = "" if column == 0 else str(column + 1)
-    most = max(max(times, default=0.0) for times in values)
+    most = max(max(times, default=0.0) for times, _ in rows)
     room = [0, 1.45 * most or 1.0]  # also for the number behind the longest whisker
     axis = {"domain": domain, "range": room, "showgrid": True, "nticks": 5, "anchor": "y"}
     figure.update_layout({f"xaxis{number}": axis})
     name_axis(figure, f"{measure}, ms", left=domain[0])
-    for row, times in enumerate(values):
-        if times:
-            _add_spread(figure, row, times, f"x{number}", most)
+    for row, (times, spread) in enumerate(rows):
+        if spread:
+            _add_spread(figure, row, times, spread, f"x{number}", most)
 
 
-def _add_spread(figure: go.Figure, row: int, times: Sequence[float], axis: str, most: float) -> None:
+def _add_spread(figure: go.Figure, row: int, times: Sequence[float], spread: Spread, axis: str, most: float) -> None:
     """Draw a box with its whiskers, the points below it, and write the median and the 99th percentile beside it."""
-    spread, color = Spread.of(times), LINES[row]
+    color = LINES[row]
     figure.add_box(
         y=[row - 0.06], q1=[spread.p25], median=[spread.median], q3=[spread.p75],
         lowerfence=[spread.least], upperfence=[spread.p99],
@@ -223,7 +228,7 @@ def _levels(points: Sequence[float], most: float) -> list[int]:
 
 
 def _pale(color: str) -> str:
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = rgb(color)
     return f"rgba({red}, {green}, {blue}, 0.35)"
 
 

@@ -52,10 +52,11 @@ def memory(trace: Trace) -> go.Figure:
     usable = blocks[0].held + blocks[0].cached + blocks[0].empty
     top = top_of(max(count.held + count.cached for count in blocks), usable)
     lost = [step for step in steps if step.preempted]
+    finding = _finding(steps, blocks, usable)
     figure = new_figure(
-        _finding(steps, blocks, usable),
+        finding,
         "KV blocks while the model runs" + (", × where a request is preempted" if lost else ""),
-        _summary(steps, blocks, usable),
+        _summary(finding, steps, blocks, usable),
         hovermode="x unified",
         xaxis=step_axis(steps),
         yaxis={"range": [0, top], **whole_numbers(top)},
@@ -108,7 +109,7 @@ def _finding(steps: Sequence[Step], blocks: Sequence[Blocks], usable: int) -> st
     return f"The fullest step fills {share(most / usable)} of memory: {busiest}"
 
 
-def _summary(steps: Sequence[Step], blocks: Sequence[Blocks], usable: int) -> str:
+def _summary(finding: str, steps: Sequence[Step], blocks: Sequence[Blocks], usable: int) -> str:
     last = blocks[-1]
     mean = sum(count.held for count in blocks) / len(blocks)
     lost = [str(step.index) for step in steps if step.preempted]
@@ -118,7 +119,7 @@ def _summary(steps: Sequence[Step], blocks: Sequence[Blocks], usable: int) -> st
     ]
     told = [
         f"KV blocks in {counted(len(steps), 'step')}, {usable:,} in the pool.",
-        f"{_finding(steps, blocks, usable)}; {mean:,.1f} on average.",
+        f"{finding}; {mean:,.1f} on average.",
         f"In the last step {', '.join(at_the_end)}.",
     ]
     if lost:

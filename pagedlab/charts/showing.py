@@ -16,7 +16,7 @@ import html
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.charts.template import DARK, LIGHT
+from pagedlab.charts.template import DARK, LIGHT, rgb
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -78,7 +78,7 @@ def style_sheet() -> str:
 
 def _has(what: str, color: str) -> str:
     """Return the selector of what plotly has given a colour, as browsers write it down."""
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = rgb(color)
     return f'[style*="{what}: rgb({red}, {green}, {blue})"]'
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pagedlab.charts.labels import digits, named_rows, width_of
-from pagedlab.charts.template import INSIDE, filled, font_on, look, new_figure
+from pagedlab.charts.template import INSIDE, INSIDE_BESIDE_NAMES, filled, font_on, look, new_figure
 from pagedlab.errors import ChartError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Ways = Mapping[str, Mapping[str, float]]
 
 _ROW, _BELOW, _LEGEND_ROW, _KEY = 56, 56, 22, 46
-_INSIDE = INSIDE - 160
-"""How many pixels wide a plot is about beside the names of ways."""
 _ROOM = 1.1
 """How much longer the axis is than the longest bar: behind it stands the sum."""
 
@@ -77,7 +75,7 @@ def step_parts(ways: Ways, *, step: str = "a step") -> go.Figure:
             orientation="h",
             marker=filled(color, pattern),
             text=[
-                html.escape(text) if width_of(text) + 8 <= number / stop * _INSIDE else ""
+                html.escape(text) if width_of(text) + 8 <= number / stop * INSIDE_BESIDE_NAMES else ""
                 for text, number in zip(texts, numbers, strict=True)
             ],
             textposition="inside",

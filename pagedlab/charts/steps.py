@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagedlab.events import (
-    BeatStarted,
     BlocksAllocated,
     BlocksCached,
     BlocksEvicted,
@@ -43,7 +42,7 @@ from pagedlab.events import (
     StepFinished,
     StepStarted,
 )
-from pagedlab.scenes.timeline_runs import Grant, Run
+from pagedlab.scenes.timeline_runs import Grant, Run, ends_scheduling
 from pagedlab.trace import Trace
 
 
@@ -106,7 +105,7 @@ def steps_of(trace: Trace) -> list[Step]:
     is_decided = True
     for record in trace:
         event = record.event
-        if not is_decided and _ends_scheduling(event):
+        if not is_decided and (isinstance(event, StepStarted) or ends_scheduling(event)):
             is_decided = True
             decided.append(books.state())
         is_decided = is_decided and not isinstance(event, StepStarted)
@@ -139,12 +138,6 @@ def step_axis(steps: Sequence[Step]) -> dict[str, Any]:
         "range": [steps[0].index - 0.5, steps[-1].index + 0.5],
         **({"dtick": 1} if len(steps) <= 16 else {}),
     }
-
-
-def _ends_scheduling(event: Event) -> bool:
-    return isinstance(event, StepFinished | StepStarted) or (
-        isinstance(event, BeatStarted) and event.beat != "schedule"
-    )
 
 
 class _Books:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pagedlab.charts.labels import digits
-from pagedlab.charts.template import DASHES, LINES, name_axis, new_figure
+from pagedlab.charts.template import DASHES, LINES, axis_name, name_axis, new_figure
 from pagedlab.errors import ChartError
 from pagedlab.scenes.words import listed
 
@@ -80,13 +80,13 @@ def sweep(
         _summary(knobs, called[x], findings),
         showlegend=False,
         hovermode="x unified",
-        xaxis={"title": {"text": html.escape(called[x])}, "anchor": _axis(len(measures)), **_scale(knobs)},
+        xaxis={"title": {"text": html.escape(called[x])}, "anchor": axis_name("y", len(measures)), **_scale(knobs)},
     )
     figure.update_layout(height=figure.layout.margin.t + inside + _BELOW)
     for at, measure in enumerate(measures):
         bottom = (inside - _PANEL - at * (_PANEL + _BETWEEN)) / inside
         domain = [bottom, bottom + _PANEL / inside]
-        figure.update_layout({f"yaxis{at + 1 if at else ''}": {"domain": domain, "rangemode": "tozero", "anchor": "x"}})
+        figure.update_layout({axis_name("yaxis", at + 1): {"domain": domain, "rangemode": "tozero", "anchor": "x"}})
         name_axis(figure, called[measure], top=domain[1])
         _add_curve(figure, knobs, curves[measure], called[measure], at)
     return figure
@@ -156,7 +156,7 @@ def _checked(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[
 
 
 def _add_curve(figure: go.Figure, knobs: Sequence[float], curve: Sequence[float], name: str, panel: int) -> None:
-    yaxis = _axis(panel + 1)
+    yaxis = axis_name("y", panel + 1)
     color, dash = LINES[panel % len(LINES)], DASHES[panel % len(DASHES)]
     figure.add_scatter(
         x=knobs,
@@ -180,10 +180,6 @@ def _add_curve(figure: go.Figure, knobs: Sequence[float], curve: Sequence[float]
         x=where, xref="x", xanchor="left", xshift=6, y=0, yref=f"{yaxis} domain", yanchor="bottom",
         text=f"knee: {digits(knobs[at])}",
     )  # fmt: skip
-
-
-def _axis(number: int) -> str:
-    return "y" if number == 1 else f"y{number}"
 
 
 def _is_log(knobs: Sequence[float]) -> bool:

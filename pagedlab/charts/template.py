@@ -46,6 +46,9 @@ FONT = 13
 INSIDE = 700
 """How many pixels wide a plot is about, inside its axes: it decides which names have room."""
 
+INSIDE_BESIDE_NAMES = INSIDE - 160
+"""The same of a plot whose rows have names."""
+
 SANS = 'system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif'
 
 _TITLE_FONT, _TITLE_LINE, _TITLE_WIDTH = 16, 21, 84
@@ -102,13 +105,32 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def rgb(color: str) -> tuple[int, int, int]:
+    """Return red, green and blue of a colour ``"#rrggbb"``, each from 0 to 255.
+
+    >>> rgb("#0072B2")
+    (0, 114, 178)
+    """
+    red, green, blue = bytes.fromhex(color[1:])
+    return red, green, blue
+
+
+def axis_name(letter: str, number: int) -> str:
+    """Return what plotly calls an axis, or its layout; ``number`` is counted from 1.
+
+    >>> axis_name("y", 1), axis_name("yaxis", 2)
+    ('y', 'yaxis2')
+    """
+    return letter if number == 1 else f"{letter}{number}"
+
+
 def whole_numbers(most: float) -> dict[str, Any]:
     """Return the ticks of an axis that counts things, up to ``most``: never halves of a thing."""
     return {"dtick": 1} if most <= 5 else {}
 
 
 def _luminance(color: str) -> float:
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    parts = [part / 255 for part in rgb(color)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 

@@ -58,7 +58,8 @@ def why_waits(
     if left is not None and settings.get("enable_chunked_prefill") is False and waiting:
         todo = len(decided.request(waiting[0]).tokens)
         if todo > left:
-            return f"its {counted(todo, 'token')} do not fit the {left:,} left of the budget, and may not be cut"
+            prompt = f"{name(waiting[0])}’s {counted(todo, 'token')}"
+            return f"{prompt} do not fit the {left:,} left of the budget, and may not be cut"
     free = decided.num_free_blocks
     return "too few blocks are free for it" + ("" if free is None else f" ({free:,} {are(free)})")
 

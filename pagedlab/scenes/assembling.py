@@ -6,13 +6,15 @@ vLLM has no counterpart.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
+from typing import Any
 
 from pagedlab.scenes.counterparts import sources_of
 from pagedlab.scenes.grid import Grid
 from pagedlab.scenes.scene import Frame, Question, Scene, names_of_events
-from pagedlab.trace import Record, Trace
+from pagedlab.trace import Record, SourceLine, Trace
 
 
 def assemble(
@@ -60,6 +62,22 @@ def assemble(
         grid=grid,
     )
     return replace(scene, asked=tuple(ask(scene)))
+
+
+def line_with(trace: Trace, record: Record, words: str) -> SourceLine | None:
+    """Return the line of a record's function that holds these words: it ran too, and emitted nothing; or None."""
+    source = trace.sources.get(record.source.function) if record.source is not None else None
+    if source is None or record.source is None:
+        return None
+    found = (at for at, line in enumerate(source.lines, source.first_line) if words in line)
+    return next((SourceLine(record.source.function, at) for at in found), None)
+
+
+def by_kind(numbered: Iterable[tuple[int, Record]]) -> Iterator[list[tuple[int, Record]]]:
+    """Put neighbours together whose events are of one kind."""
+    kind: Callable[[tuple[int, Record]], Any] = lambda item: type(item[1].event)  # noqa: E731
+    for _, run in groupby(numbered, key=kind):
+        yield list(run)
 
 
 def digest(trace: Trace) -> str:

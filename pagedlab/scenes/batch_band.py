@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pagedlab.scenes.marks import Gap, cell, chips, elide, gap, text
+from pagedlab.scenes.marks import Gap, cell, chip_width, chips, elide, gap, text
 from pagedlab.scenes.replay import RowState
 from pagedlab.scenes.scene import Actor, Part
 from pagedlab.scenes.step_state import BAND_X, HEAD, RIGHT, WIDTH, StepState, first_of, width_of
@@ -111,14 +111,12 @@ class BatchBand:
         state = self.state.replay.rows[row]
         owner = self.state.replay.request(request_id).index
         ids = [str(block) for block in state.block_ids]
-        widest = max((len(item) for item in ids), default=1)
+        chip_w = chip_width(state.block_ids)
         parts = (
             Part("swatch", 7, _ROW_H / 2 - 7, 14, 14, owner=owner),
             text(27, _ROW_H / 2, label(request_id, 7), "strong mono", name(request_id, 200)),
             *self._tokens(state, request_id, owner),
-            *chips(
-                _BLOCKS_X - _ROW_X, 3, RIGHT - _BLOCKS_X - 4, max(26, 8 * widest + 10), _ROW_H - 6, ids, owner, "live"
-            ),
+            *chips(_BLOCKS_X - _ROW_X, 3, RIGHT - _BLOCKS_X - 4, chip_w, _ROW_H - 6, ids, owner, "live"),
         )
         data: dict[str, str | int] = {"row": row, "request": request_id, "tokens": state.num_tokens}
         return Actor(f"row:{request_id}", _ROW_X, self.row_y[row], _ROW_W, _ROW_H, parts, layer=1, data=data)

@@ -36,7 +36,7 @@ from pagedlab.events import (
     StepFinished,
     StepStarted,
 )
-from pagedlab.scenes.replay import NULL_BLOCK
+from pagedlab.scenes.replay import NULL_BLOCK, after_free
 from pagedlab.trace import Record, Trace
 
 POOL_EVENTS = (BlocksAllocated, BlocksTouched, BlocksFreed, BlocksCached, BlocksEvicted)
@@ -241,10 +241,8 @@ class PoolReplay:
         self._life += event.num_free == self.num_blocks - 1
 
     def _leave_columns(self, event: BlocksFreed) -> None:
-        """Blocks behind a sliding window leave the null block in their place; a request that ends leaves nothing."""
-        key, gone = (event.request_id, event.group), set(event.block_ids)
-        left = [NULL_BLOCK if block in gone else block for block in self._blocks_of.pop(key, [])]
-        if any(left):
+        key = event.request_id, event.group
+        if left := after_free(self._blocks_of.pop(key, []), event.block_ids, NULL_BLOCK):
             self._blocks_of[key] = left
 
     def _count_held(self, request_id: str, more: int) -> None:

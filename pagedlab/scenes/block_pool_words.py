@@ -27,7 +27,7 @@ from pagedlab.events import (
     RequestPreempted,
 )
 from pagedlab.scenes.block_pool_state import POOL_EVENTS, PoolReplay
-from pagedlab.scenes.words import are, blocks, counted, name, names
+from pagedlab.scenes.words import are, begin, blocks, counted, name, names
 
 Caption = tuple[str, str]
 
@@ -129,7 +129,7 @@ class Story:
     def _evicted(self, event: BlocksEvicted) -> Caption:
         held = [block for block in event.block_ids if self.pool.ref_cnt(block)]
         one = len(event.block_ids) == 1
-        lose = f"{_capital(blocks(event.block_ids))} lose{'s its hash' if one else ' their hashes'}"
+        lose = f"{begin(blocks(event.block_ids))} lose{'s its hash' if one else ' their hashes'}"
         if held:
             return f"{lose}.", f"What was to be computed in {'it' if one else 'them'} will not be: nobody may hit that."
         writers = list(dict.fromkeys(
@@ -149,7 +149,7 @@ class Story:
         change = (
             f"{name(event.request_id)} {why}: {come}{'' if one else ', tail first'}."
             if why
-            else f"{_capital(blocks(event.block_ids))} fell out of {name(event.request_id)}’s window and "
+            else f"{begin(blocks(event.block_ids))} fell out of {name(event.request_id)}’s window and "
             f"come{'s' if one else ''} back."
         )
         still = [block for block in event.block_ids if self.pool.ref_cnt(block)]
@@ -159,12 +159,12 @@ class Story:
         told = []
         if plain:
             goes = "goes to the head: it is" if len(plain) == 1 else "go to the head: they are"
-            told.append(f"{_capital(blocks(plain))}, without a hash, {goes} taken next.")
+            told.append(f"{begin(blocks(plain))}, without a hash, {goes} taken next.")
         if hashed:
             goes = "goes" if len(hashed) == 1 else "go"
             begins = ", where the text begins," if why and hashed[-1] == event.block_ids[-1] else ""
             last = "" if len(hashed) == 1 else f"; block {hashed[-1]}{begins} is taken last"
-            told.append(f"{_capital(blocks(hashed))}, with a hash, {goes} to the tail and can still be hit{last}.")
+            told.append(f"{begin(blocks(hashed))}, with a hash, {goes} to the tail and can still be hit{last}.")
         if still:
             first, *others = still
             holders, count = names(self.pool.holders[first], limit=3), self.pool.ref_cnt(first)
@@ -227,13 +227,9 @@ def _plural(how: str, count: int) -> str:
     return "end" if how == "ends" else how.replace("is ", "are ", 1)
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
 def _is(block_ids: Sequence[int]) -> str:
-    return f"{_capital(blocks(block_ids))} {are(len(block_ids))}"
+    return f"{begin(blocks(block_ids))} {are(len(block_ids))}"
 
 
 def _was(block_ids: Sequence[int]) -> str:
-    return f"{_capital(blocks(block_ids))} {'was' if len(block_ids) == 1 else 'were'}"
+    return f"{begin(blocks(block_ids))} {'was' if len(block_ids) == 1 else 'were'}"

@@ -11,9 +11,9 @@ from pagedlab.events import BlocksAppended, BlockTableCommitted, Event, RowAdded
 from pagedlab.scenes.block_table_stage import cells_sent_by
 from pagedlab.scenes.block_table_state import BYTES_PER_CELL, BYTES_PER_ENTRY, TableReplay, tables_of
 from pagedlab.scenes.block_table_words import cells_of, entries, numbered
-from pagedlab.scenes.questions import in_place
+from pagedlab.scenes.questions import in_place, reasons_but
 from pagedlab.scenes.scene import Question, Scene
-from pagedlab.scenes.words import counted, listed, name, names
+from pagedlab.scenes.words import begin, counted, listed, name, names
 from pagedlab.trace import Trace
 
 
@@ -42,7 +42,7 @@ def cells_sent(event: BlockTableCommitted, table: TableReplay, happened: list[Ev
     whole = f"{rows.capitalize()}, from end to end"
     nothing = "Nothing"
     sent = cells_sent_by(event)
-    exact = cells_of(sent or pending)[:1].upper() + cells_of(sent or pending)[1:]
+    exact = begin(cells_of(sent or pending))
     reasons: dict[str, str] = {}
     if event.mode == "full":
         right, explanation = whole, f"This commit sends whole rows: {event.num_bytes:,} bytes."
@@ -135,16 +135,12 @@ def bytes_sent(event: BlockTableCommitted, table: TableReplay, frame: int) -> Qu
             (sent, "So many entries. Each takes eight bytes: place and block."),
             (live * BYTES_PER_ENTRY, f"So much are all {live} live entries. Only what changed is sent."),
         )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     return Question(
         f"The commit is about to run. {given} How many bytes is that?",
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         explanation,
         max(0, frame - 1),
         frame,

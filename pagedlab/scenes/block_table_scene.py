@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from pagedlab.errors import TraceError
 from pagedlab.events import BlocksAppended, BlockTableCommitted, Event, RowAdded, RowMoved, RowRemoved, RowsSwapped
-from pagedlab.scenes.assembling import assemble
+from pagedlab.scenes.assembling import assemble, by_kind
 from pagedlab.scenes.block_table_questions import questions_of_commit
 from pagedlab.scenes.block_table_stage import WIDTH, TablePanel, TableStage, cells_sent_by
 from pagedlab.scenes.block_table_words import commit_caption, entries, event_caption, look_caption, opening_caption
@@ -224,13 +224,7 @@ class _Walk:
 
 def _together(shown: Sequence[tuple[int, Record]]) -> Iterator[list[tuple[int, Record]]]:
     """Give the events frame by frame: growth of neighbours at once, and many rows that come or go at once."""
-    runs: list[list[tuple[int, Record]]] = []
-    for item in shown:
-        if runs and type(runs[-1][-1][1].event) is type(item[1].event):
-            runs[-1].append(item)
-        else:
-            runs.append([item])
-    for run in runs:
+    for run in by_kind(shown):
         kind = type(run[0][1].event)
         if kind is BlocksAppended or (kind in (RowAdded, RowRemoved) and len(run) > _MANY):
             yield run

@@ -21,7 +21,7 @@ from pagedlab.scenes.block_table_state import (
     table_columns,
     tables_of,
 )
-from pagedlab.scenes.marks import Gap, cell, choose, gap, text
+from pagedlab.scenes.marks import Gap, cell, chip_width, choose, gap, text
 from pagedlab.scenes.replay import NULL_BLOCK
 from pagedlab.scenes.scene import Actor, Arrow, Part
 from pagedlab.scenes.words import counted, label, name
@@ -81,7 +81,7 @@ class TablePanel:
             used.update(_sent(record.event, self.group))
         for state in ahead.rows.values():
             ids.update(entry.block for entry in (*state.host, *state.device) if entry is not None)
-        self.chip_w = max(26, 8 * max(len(str(block)) for block in ids) + 10)
+        self.chip_w = chip_width(ids)
         # Blocks of the manager that are several of the kernel stand a little apart.
         ratio = ahead.blocks_per_kv_block
         self.apart = 5 if 1 < ratio <= 4 else 0

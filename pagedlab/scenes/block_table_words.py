@@ -16,6 +16,7 @@ from itertools import groupby
 from pagedlab.events import BlocksAppended, BlockTableCommitted, Event, RowAdded, RowMoved, RowRemoved, RowsSwapped
 from pagedlab.scenes.block_table_stage import Meter, TablePanel, cells_sent_by
 from pagedlab.scenes.block_table_state import BYTES_PER_CELL, TableReplay
+from pagedlab.scenes.replay import NULL_BLOCK
 from pagedlab.scenes.words import are, blocks, counted, listed, name, names
 from pagedlab.trace import Trace
 
@@ -40,15 +41,15 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}s {listed([str(number) for number in numbers])}"
 
 
-def cells_of(cells: Sequence[tuple[int, int]], limit: int = 4) -> str:
-    """Return where cells lie; rows past ``limit`` are counted."""
+def cells_of(cells: Sequence[tuple[int, int]]) -> str:
+    """Return where cells lie; rows past the fourth are counted."""
     by_row = {row: [column for _, column in run] for row, run in groupby(sorted(cells), key=lambda cell: cell[0])}
     alike = {tuple(columns) for columns in by_row.values()}
     if len(by_row) > 2 and len(alike) == 1:
         return f"{numbered('row', list(by_row))}, {numbered('column', list(alike.pop()))} each"
     told = [f"row {row}, {numbered('column', columns)}" for row, columns in by_row.items()]
-    rest = len(told) - limit
-    return "; ".join(told if rest <= 0 else [*told[:limit], f"and {counted(rest, 'more row')}"])
+    rest = len(told) - 4
+    return "; ".join(told if rest <= 0 else [*told[:4], f"and {counted(rest, 'more row')}"])
 
 
 def opening_caption(panel: TablePanel, step: int, num_groups: int) -> Caption:
@@ -126,12 +127,13 @@ def _added(added: Sequence[RowAdded], table: TableReplay) -> Caption:
 
 def _behind(table: TableReplay, row: int) -> str:
     state = table.row(row)
-    rest = len(state.host) - state.num_blocks
-    return (
-        f" Behind it {entries(rest)} of an earlier tenant stay{'s' if rest == 1 else ''}: nobody reads so far."
-        if rest
-        else ""
-    )
+    stale = state.host[state.num_blocks :]
+    if not stale:
+        return ""
+    one = len(stale) == 1
+    if all(entry is None or entry.block == NULL_BLOCK for entry in stale):
+        return f" Behind it {entries(len(stale))} {are(len(stale))} 0, as clearing left {'it' if one else 'them'}."
+    return f" Behind it {entries(len(stale))} of an earlier tenant stay{'s' if one else ''}: nobody reads so far."
 
 
 def _expanded(held: Sequence[int], table: TableReplay) -> str:

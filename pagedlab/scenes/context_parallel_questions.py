@@ -5,10 +5,11 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
-from pagedlab.scenes.context_parallel_state import PAD_SLOT, SharedRequest, told_by_rank
-from pagedlab.scenes.questions import in_place
+from pagedlab.scenes.context_parallel_state import SharedRequest, told_by_rank
+from pagedlab.scenes.questions import in_place, reasons_but
+from pagedlab.scenes.replay import PAD_SLOT
 from pagedlab.scenes.scene import Question
-from pagedlab.scenes.words import counted, listed, name, vector
+from pagedlab.scenes.words import begin, counted, listed, name, vector
 
 _MAX_CHOICES = 6
 
@@ -85,10 +86,6 @@ def slot_on_rank(shared: SharedRequest, position: int) -> Question:
                 "tokens.",
             ),
         )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != slot:
-            reasons.setdefault(str(number), reason)
     rounds = f"{place} // {sharing.interleave * sharing.world_size}"
     return Question(
         f"Rank {rank} keeps {name(shared.request_id)}’s position {position}. Its block-table row is "
@@ -97,7 +94,7 @@ def slot_on_rank(shared: SharedRequest, position: int) -> Question:
         "number",
         str(slot),
         (),
-        reasons,
+        reasons_but(slot, offers),
         f"Column {position} // {span} = {column} says block {block}. {place} is its place in the column: offset "
         f"{rounds} · {sharing.interleave} + {position} % {sharing.interleave} = {offset}. "
         f"{block} · {size} + {offset} = {slot}.",
@@ -129,10 +126,6 @@ def length_kept(shared: SharedRequest) -> Question:
         ),
         (max(counts), f"Rank {counts.index(max(counts))} keeps so many. Rank {rank} comes later, and gets fewer."),
     )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     told = told_by_rank(counts, "keeps", "keep")
     return Question(
         f"{name(shared.request_id)} has {counted(seq_len, 'token')} now. How many does rank {rank} keep, of "
@@ -140,9 +133,9 @@ def length_kept(shared: SharedRequest) -> Question:
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"{whole} rounds of {stripe} tokens give each rank {whole * sharing.interleave}; the {rest} behind them fill "
-        f"rank after rank. {told[:1].upper()}{told[1:]}.",
+        f"rank after rank. {begin(told)}.",
         0,
         0,
     )

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pagedlab.scenes.assembling import assemble, digest
 from pagedlab.scenes.context_parallel_questions import length_kept, rank_of_token, slot_on_rank, states_merged
 from pagedlab.scenes.context_parallel_stage import RanksStage
-from pagedlab.scenes.context_parallel_state import PAD_SLOT, SharedRequest, told_by_rank
+from pagedlab.scenes.context_parallel_state import SharedRequest, told_by_rank
+from pagedlab.scenes.replay import PAD_SLOT
 from pagedlab.scenes.scene import Arrow, Frame, Question, Scene, in_key_order
 from pagedlab.scenes.step_state import WIDTH
-from pagedlab.scenes.words import are, counted, listed, name
+from pagedlab.scenes.words import are, begin, counted, listed, name
 from pagedlab.trace import Trace
 
 _MAX_PICKED = 4
@@ -64,7 +65,7 @@ def context_parallel(traces: Sequence[Trace] | Trace, step: int | None = None, r
         {"SlotsComputed": "slots", "ForwardFinished": "merge"},
         walk.questions,
     )
-    return replace(scene, traces=tuple(map(digest, shared.traces)))
+    return replace(scene, traces=(*scene.traces, *map(digest, shared.traces[1:])))
 
 
 class _Walk:
@@ -165,8 +166,7 @@ class _Walk:
             change = f"It gets slot {slot} on rank {rank}."
             detail = f"Offset {offset} in block {block}: {sum_up}."
             if sharing.world_size > 1:
-                others = _others(sharing.world_size - 1)
-                detail += f" {others[:1].upper()}{others[1:]} {PAD_SLOT} (PAD): nothing to write."
+                detail += f" {begin(_others(sharing.world_size - 1))} {PAD_SLOT} (PAD): nothing to write."
         else:
             change = f"The {self._spoken(position)} gets slot {slot} on rank {rank}."
             detail = f"{sharing.rule(position)}. Column {column} says block {block}, offset {offset}: {sum_up}."

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from pagedlab.scenes.context_parallel_state import PAD_SLOT, RankState, SharedRequest
-from pagedlab.scenes.marks import Gap, cell, chips, choose, elide, gap, text
+from pagedlab.scenes.context_parallel_state import RankState, SharedRequest
+from pagedlab.scenes.marks import Gap, cell, chip_width, chips, choose, elide, gap, text, with_gaps
+from pagedlab.scenes.replay import PAD_SLOT
 from pagedlab.scenes.scene import Actor, Arrow, Part
 from pagedlab.scenes.step_state import BAND_W, BAND_X, CELL_H, HEAD, LEFT, RIGHT, WIDTH, first_of, width_of
 from pagedlab.scenes.words import TokenLabels, counted, label, name
@@ -58,10 +59,10 @@ class TokensBand:
         shown = {shared.seq_len - 1}
         starts = [at for at in new if at == new.start or at % shared.sharing.interleave == 0]
         for position in starts[:room]:
-            items = _with_gaps({*shown, position}, shared.seq_len)
+            items = with_gaps({*shown, position}, shared.seq_len)
             if sum(map(width_of, items)) <= room:
                 shown.add(position)
-        return _with_gaps(shown, shared.seq_len)
+        return with_gaps(shown, shared.seq_len)
 
     @property
     def fact(self) -> str:
@@ -207,7 +208,7 @@ class RankPanel:
                 yield self._block(item, rank.block_ids[item], self.x + x, self.top + y)
 
     def _row(self, blocks: Sequence[int], lit: int | None) -> Iterator[Part]:
-        chip_w = max(26, 8 * max(len(str(block)) for block in blocks) + 10)
+        chip_w = chip_width(blocks)
         words = [str(block) for block in blocks]
         if lit is None or len(words) * (chip_w + 3) > self.w - 46:
             yield from chips(38, 30, self.w - 46, chip_w, 20, words, self.shared.owner, "live")
@@ -415,21 +416,6 @@ class RanksStage:
             return ()
         x, y = self.tokens.token_xy(position)
         return (Arrow(x + self.tokens.token_w / 2 - 1, y + CELL_H, end[0] + panel.cell_w / 2, end[1] - 1),)
-
-
-def _with_gaps(shown: Collection[int], count: int) -> list[int | Gap]:
-    """Return the places that are shown, and gaps for the others.
-
-    >>> _with_gaps({0, 4, 5}, 8)
-    [0, Gap(start=1, stop=4), 4, 5, Gap(start=6, stop=8)]
-    """
-    items: list[int | Gap] = []
-    at = 0
-    for place in (*sorted(shown), count):
-        items += [Gap(at, place)] if place > at else []
-        items += [place] if place < count else []
-        at = place + 1
-    return items
 
 
 def _low(number: int) -> str:

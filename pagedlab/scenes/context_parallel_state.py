@@ -16,17 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from pagedlab.errors import TraceError
 from pagedlab.events import ForwardFinished, InputsPrepared, SlotsComputed
-from pagedlab.scenes.block_table_state import TableReplay, TableRow, blocks_per_kv_block
+from pagedlab.scenes.block_table_state import TableReplay, TableRow, blocks_per_kv_block, kernel_block_size
 from pagedlab.scenes.block_table_words import numbered
-from pagedlab.scenes.replay import GROUP, Replay
+from pagedlab.scenes.replay import GROUP, PAD_SLOT, Replay, group_settings
 from pagedlab.scenes.words import listed, names
 from pagedlab.trace import Record, Trace
-
-PAD_SLOT = -1
 
 
 def told_by_rank(counts: Sequence[int], verb: str, verbs: str) -> str:
@@ -196,14 +193,8 @@ class SharedRequest:
         for earlier in trace.records[:index]:
             table.apply(earlier.event)
         slots = dict(zip(self.inputs.positions[begin:end], event.slot_mapping[begin:end], strict=True))
-        forward = next(
-            (
-                (at, item)
-                for at, item in enumerate(trace.records)
-                if item.step == self.step and isinstance(item.event, ForwardFinished)
-            ),
-            (index, record),
-        )
+        passes = ((at, item) for at, item, _ in trace.in_step(self.step, ForwardFinished))
+        forward = next(passes, (index, record))
         return RankState(rank, trace, table.rows.get(row, TableRow()).live, slots, (index, record), forward)
 
     def _check_slots(self) -> None:
@@ -251,9 +242,7 @@ def _in_rank_order(traces: Sequence[Trace] | Trace) -> tuple[list[Trace], Sharin
 
 def _fact(trace: Trace, at: int, name: str) -> int:
     """Return a number of context parallelism from a trace's settings."""
-    groups = trace.settings.get("kv_cache_groups")
-    group = groups[GROUP] if isinstance(groups, Sequence) and len(groups) > GROUP else None
-    facts: Any = group.get("context_parallel") if isinstance(group, dict) else None
+    facts = group_settings(trace).get("context_parallel")
     value = facts.get(name) if isinstance(facts, dict) else None
     if not isinstance(value, int) or isinstance(value, bool) or value < (name != "rank"):
         raise TraceError(
@@ -264,7 +253,7 @@ def _fact(trace: Trace, at: int, name: str) -> int:
 
 
 def _block_size(trace: Trace) -> int:
-    size = next((r.event.block_size for r in trace if isinstance(r.event, SlotsComputed) and r.event.group == GROUP), 0)
+    size = kernel_block_size(trace)
     if not size:
         raise TraceError("no step of this trace computes slots: record a rank while it runs a request")
     return size
@@ -294,15 +283,13 @@ def _choose(trace: Trace, step: int | None, request_id: str | None) -> tuple[int
 
 
 def _inputs_of(trace: Trace, step: int) -> InputsPrepared:
-    found = [record.event for record in trace.of_step(step) if isinstance(record.event, InputsPrepared)]
-    if not found:
-        raise TraceError(f"nothing runs in step {step}: there is nothing to share")
-    return found[0]
+    for _, _, inputs in trace.in_step(step, InputsPrepared):
+        return inputs
+    raise TraceError(f"nothing runs in step {step}: there is nothing to share")
 
 
 def _slots_of(trace: Trace, step: int) -> tuple[int, Record, SlotsComputed]:
-    for index, record in enumerate(trace.records):
-        event = record.event
-        if record.step == step and isinstance(event, SlotsComputed) and event.group == GROUP:
-            return index, record, event
+    for index, record, slots in trace.in_step(step, SlotsComputed):
+        if slots.group == GROUP:
+            return index, record, slots
     raise TraceError(f"step {step} of this trace computes no slots")

@@ -8,9 +8,8 @@ vLLM counterpart of what is shown: ``vllm/v1/engine/core.py`` (``EngineCore.step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from pagedlab.errors import TraceError
 from pagedlab.events import (
@@ -41,7 +40,7 @@ from pagedlab.events import (
     TokenSampled,
 )
 from pagedlab.scenes import step_captions as captions
-from pagedlab.scenes.assembling import assemble
+from pagedlab.scenes.assembling import assemble, by_kind
 from pagedlab.scenes.engine_stage import EngineStage
 from pagedlab.scenes.questions import questions_of_step
 from pagedlab.scenes.replay import GROUP
@@ -257,7 +256,7 @@ class _Walk:
                 is_event=False,
                 focus=tuple(f"row:{request_id}" for request_id in staying),
             )
-        for group in _by_kind(rows):
+        for group in by_kind(rows):
             yield from self._row_frames(group)
         self._apply(inputs)
         yield from self._input_frames(inputs)
@@ -447,12 +446,6 @@ def _needed_by(event: RequestPreempted, following: Sequence[_Group]) -> str:
             if isinstance(record.event, RequestPreempted):
                 victim = record.event.request_id
     return victim
-
-
-def _by_kind(group: _Group) -> Iterator[_Group]:
-    kind: Callable[[tuple[int, Record]], Any] = lambda item: type(item[1].event)  # noqa: E731
-    for _, run in groupby(group, key=kind):
-        yield list(run)
 
 
 def _per_end(group: _Group) -> Iterator[_Group]:

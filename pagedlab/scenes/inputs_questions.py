@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pagedlab.errors import TraceError
 from pagedlab.events import InputsPrepared, RequestScheduled
-from pagedlab.scenes.questions import in_place
+from pagedlab.scenes.questions import in_place, reasons_but
 from pagedlab.scenes.scene import Question, Scene
 from pagedlab.scenes.words import name, names
 from pagedlab.trace import Trace
@@ -45,14 +45,11 @@ def place_in_batch(scene: Scene, trace: Trace, step: int) -> Question:
     row, right = inputs.request_ids.index(asked), starts[asked]
     before = [(request_id, granted[request_id]) for request_id in inputs.request_ids[:row]]
     counts = " + ".join(str(count) for _, count in before) or "0"
-    reasons: dict[str, str] = {}
-    for value, reason in (
+    offers = (
         (by_schedule[asked], "That is its place in the order of scheduling. The batch is read row by row."),
         (row, f"{row} is its row. Rows before it may have more than one token in this step."),
         (sum(inputs.seq_lens[:row]), "Only the tokens of this step are in the batch, not those in memory already."),
-    ):
-        if value != right:
-            reasons.setdefault(str(value), reason)
+    )
     frame = scene.frame_of("InputsPrepared")
     return Question(
         f"The scheduler granted {_told(granted)}. The rows of the batch are "
@@ -61,7 +58,7 @@ def place_in_batch(scene: Scene, trace: Trace, step: int) -> Question:
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"{name(asked)} is in row {row}; the rows before it have {counts} tokens in this step, so it begins at "
         f"{right}. query_start_loc says so: {list(inputs.query_start_loc)}.",
         max(0, frame - 1),
@@ -135,9 +132,8 @@ def who_keeps_a_token(scene: Scene, trace: Trace, step: int) -> Question:
 
 
 def _prepared(trace: Trace, step: int) -> InputsPrepared:
-    for record in trace.of_step(step):
-        if isinstance(record.event, InputsPrepared):
-            return record.event
+    for _, _, inputs in trace.in_step(step, InputsPrepared):
+        return inputs
     raise TraceError(f"no inputs are prepared in step {step}: choose a step in which somebody runs")
 
 

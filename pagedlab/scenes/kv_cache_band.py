@@ -48,7 +48,8 @@ class KVCacheBand:
         shown = wanted[: room if len(wanted) >= room else room - 1]
         if len(shown) < room and NULL_BLOCK not in shown and self.num_blocks > 0:
             shown.append(NULL_BLOCK)
-        spare = (block for block in range(1, self.num_blocks) if block not in set(wanted))
+        known = set(wanted)
+        spare = (block for block in range(1, self.num_blocks) if block not in known)
         while len(shown) < room and (block := next(spare, None)) is not None:
             shown.append(block)
         self.block_xy = {

@@ -48,7 +48,16 @@ def elide(count: int, room: int, focus: range | None = None, gap_width: int = 2)
     return list(_runs(shown, count))
 
 
-def _runs(shown: set[int], count: int, keep_gaps: bool = False) -> Iterator[int | Gap]:
+def with_gaps(shown: Iterable[int], count: int) -> list[int | Gap]:
+    """Return the places that are shown, and gaps for the others.
+
+    >>> with_gaps({0, 4, 5}, 8)
+    [0, Gap(start=1, stop=4), 4, 5, Gap(start=6, stop=8)]
+    """
+    return list(_runs(shown, count, keep_gaps=True))
+
+
+def _runs(shown: Iterable[int], count: int, keep_gaps: bool = False) -> Iterator[int | Gap]:
     at = 0
     for index in (*sorted(shown), count):
         if index > at:
@@ -76,7 +85,16 @@ def choose(count: int, wanted: Iterable[int], room: int) -> list[int | Gap]:
     for row in (*first, 0, count - 1, *(row + 1 for row in first), *(row - 1 for row in first), *range(count)):
         if 0 <= row < count and len(shown) < room:
             shown.add(row)
-    return list(_runs(shown, count, keep_gaps=True))
+    return with_gaps(shown, count)
+
+
+def chip_width(numbers: Iterable[int]) -> int:
+    """Return the width of a chip that holds any of these numbers.
+
+    >>> chip_width([7, 12]), chip_width([1024]), chip_width([])
+    (26, 42, 26)
+    """
+    return max(26, 8 * max((len(str(number)) for number in numbers), default=1) + 10)
 
 
 def chips(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pagedlab.errors import TraceError
 from pagedlab.events import SlotsComputed
-from pagedlab.scenes.context_parallel_state import PAD_SLOT
+from pagedlab.scenes.replay import PAD_SLOT
 from pagedlab.scenes.scene import Question, Scene
 from pagedlab.scenes.words import counted
 from pagedlab.trace import Trace

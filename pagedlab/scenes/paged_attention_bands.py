@@ -165,7 +165,8 @@ class MemoryBand(KVCacheBand):
         per_line = max(1, int((BAND_W - 12 + 5) // (self.block_w + 5)))
         room = per_line * min(lines, -(-(len(wanted) + per_line // 2) // per_line))
         chosen = wanted[:room]
-        spare = (block for block in range(1, self.num_blocks) if block not in set(wanted))
+        known = set(wanted)
+        spare = (block for block in range(1, self.num_blocks) if block not in known)
         while len(chosen) < min(room, self.num_blocks - 1) and (block := next(spare, None)) is not None:
             chosen.append(block)
         self.block_xy = {

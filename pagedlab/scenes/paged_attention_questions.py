@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pagedlab.scenes.paged_attention_state import AttentionStep, Reading
 from pagedlab.scenes.paged_attention_words import span
 from pagedlab.scenes.paged_attention_work import ModelShape
-from pagedlab.scenes.questions import in_place
+from pagedlab.scenes.questions import in_place, reasons_but
 from pagedlab.scenes.scene import Question, Scene
 from pagedlab.scenes.words import counted, listed, name, vector
 
@@ -117,17 +117,13 @@ def offsets_read(reading: Reading, ask_frame: int, frame: int) -> Question:
         (reading.num_keys, "So many in all its blocks together."),
         (size - right, "So many are masked: they are not written yet."),
     )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     return Question(
         f"The last block of {name(reading.request_id)} is block {block}, with room for {counted(size, 'token')}. The "
         f"last query is at position {last:,}. How many keys of this block are read?",
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"Position {last:,} is at offset {last} % {size} = {last % size}: {span(reading.offsets(column), 'offset')} "
         f"{'is' if right == 1 else 'are'} read, what lies behind is masked.",
         ask_frame,
@@ -150,10 +146,6 @@ def keys_seen(reading: Reading, ask_frame: int, frame: int) -> Question:
         (reading.seq_len, "All of the request. What comes behind a query is masked."),
         (first + 1, "So many up to its own, but the window is shorter."),
     )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     window = f" Its window is {reading.window} tokens." if reading.window else ""
     return Question(
         f"{name(reading.request_id)} computes {span(reading.queries)} in this step, and their keys are written before "
@@ -161,7 +153,7 @@ def keys_seen(reading: Reading, ask_frame: int, frame: int) -> Question:
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"{span(seen).capitalize()}: {counted(right, 'key')}. The mask hides what comes behind it; the last query sees "
         f"{last}.",
         ask_frame,
@@ -192,10 +184,6 @@ def parts_of(step: AttentionStep, reading: Reading, ask_frame: int, frame: int) 
         ),
         (len(reading.columns), "So many blocks. The kernel counts in tiles of its own, whatever the size of a block."),
     )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     return Question(
         f"{who} reads {counted(reading.num_keys, 'key')}, in tiles of {size}. All such rows together have "
         f"{counted(division.num_tiles, 'tile')} for {workers} workers: a share of {share} each. In how many parts are "
@@ -203,7 +191,7 @@ def parts_of(step: AttentionStep, reading: Reading, ask_frame: int, frame: int) 
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"{counted(tiles, 'tile')}, a share of {share}: ceil({tiles} / {share} − 1/4) = {right}.",
         ask_frame,
         frame,
@@ -226,10 +214,6 @@ def bytes_read(step: AttentionStep, shape: ModelShape, ask_frame: int, frame: in
             f"So much do the {step.num_queries} new tokens write. A query reads all keys up to its own.",
         ),
     )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     return Question(
         f"The step reads {counted(keys, 'key')} and as many values. The model has "
         f"{counted(shape.num_layers, 'layer')}, {counted(shape.num_heads, 'query head')} and "
@@ -238,7 +222,7 @@ def bytes_read(step: AttentionStep, shape: ModelShape, ask_frame: int, frame: in
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"{keys:,} · 2 · {shape.num_kv_heads} · {shape.head_dim} · {shape.itemsize} · {shape.num_layers} = {right:,} "
         "bytes.",
         ask_frame,

@@ -9,16 +9,14 @@ vLLM counterpart of what is shown: what ``vllm/v1/attention/ops/triton_unified_a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from pagedlab.errors import TraceError
 from pagedlab.events import BlockTableCommitted, ForwardFinished, InputsPrepared, SlotsComputed
 from pagedlab.scenes.block_table_state import TableReplay, TableRow, blocks_per_kv_block
 from pagedlab.scenes.paged_attention_work import Division, ModelShape, divide
-from pagedlab.scenes.replay import GROUP
+from pagedlab.scenes.replay import GROUP, group_settings
 from pagedlab.scenes.step_state import StepState
 from pagedlab.trace import Record, Trace
 
@@ -137,11 +135,11 @@ class AttentionStep:
         self.step = step
         self.prepared, self.inputs = self._find_inputs()
         slots, self.slots = self._find_slots()
-        self.finished = self._find(ForwardFinished)
+        self.finished = self._find_forward()
         commits = [
             (index, record)
-            for index, record in enumerate(trace.records[: slots[0]])
-            if record.step == step and isinstance(record.event, BlockTableCommitted) and record.event.group == GROUP
+            for index, record, commit in trace.in_step(step, BlockTableCommitted)
+            if index < slots[0] and commit.group == GROUP
         ]
         self.committed = commits[-1] if commits else slots
         self.table = TableReplay(GROUP, blocks_per_kv_block(trace))
@@ -182,24 +180,21 @@ class AttentionStep:
         """Return the other requests of the step that read a block."""
         return [other.request_id for other in self.readings if other.row != reading.row and block in other.blocks]
 
-    def _find(self, kind: type[ForwardFinished]) -> tuple[int, Record]:
-        for index, record in enumerate(self.trace.records):
-            if record.step == self.step and isinstance(record.event, kind):
-                return index, record
+    def _find_forward(self) -> tuple[int, Record]:
+        for index, record, _ in self.trace.in_step(self.step, ForwardFinished):
+            return index, record
         raise TraceError(f"step {self.step} has no forward pass: nothing attends in it")
 
     def _find_inputs(self) -> tuple[tuple[int, Record], InputsPrepared]:
-        for index, record in enumerate(self.trace.records):
-            event = record.event
-            if record.step == self.step and isinstance(event, InputsPrepared) and event.positions:
-                return (index, record), event
+        for index, record, inputs in self.trace.in_step(self.step, InputsPrepared):
+            if inputs.positions:
+                return (index, record), inputs
         raise TraceError(f"nothing runs in step {self.step}: no query attends")
 
     def _find_slots(self) -> tuple[tuple[int, Record], SlotsComputed]:
-        for index, record in enumerate(self.trace.records):
-            event = record.event
-            if record.step == self.step and isinstance(event, SlotsComputed) and event.group == GROUP:
-                return (index, record), event
+        for index, record, slots in self.trace.in_step(self.step, SlotsComputed):
+            if slots.group == GROUP:
+                return (index, record), slots
         raise TraceError(f"step {self.step} computes no slots: nothing says where its keys lie")
 
     def _readings(self) -> list[Reading]:
@@ -232,21 +227,15 @@ class AttentionStep:
         return {reading.row: division for reading, division in zip(self.readings, divisions, strict=True)}
 
 
-def _group(trace: Trace) -> dict[str, Any]:
-    groups = trace.settings.get("kv_cache_groups")
-    known = isinstance(groups, Sequence) and len(groups) > GROUP and isinstance(groups[GROUP], dict)
-    return groups[GROUP] if known and groups is not None else {}
-
-
 def _window(trace: Trace) -> int:
     """Return the sliding window of the group that is shown, 0 if it has none."""
-    window = _group(trace).get("window")
+    window = group_settings(trace).get("window")
     return window if isinstance(window, int) and window > 0 else 0
 
 
 def _refuse_ranks(trace: Trace) -> None:
     """Raise `TraceError` for a trace that holds a part of each request's keys."""
-    facts = _group(trace).get("context_parallel")
+    facts = group_settings(trace).get("context_parallel")
     world_size = facts.get("world_size") if isinstance(facts, dict) else 1
     if isinstance(world_size, int) and world_size > 1:
         raise TraceError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagedlab.scenes.paged_attention_state import AttentionStep, Reading
+from pagedlab.scenes.paged_attention_state import PROCESSORS, AttentionStep, Reading
 from pagedlab.scenes.words import are, blocks, counted, listed, name, names
 
 Caption = tuple[str, str]
@@ -215,7 +215,9 @@ def cut(step: AttentionStep, reading: Reading) -> Caption:
         detail += f" for each of its {division.query_tiles} tiles of {tiles.queries} queries"
     detail += "; else one program would still read when all others are done."
     if step.is_torch:
-        detail += f" (Here torch attended, in one piece; {step.processors} multiprocessors are an H200’s.)"
+        processors = counted(step.processors, "multiprocessor")
+        whose = f"{processors} are an H200’s" if step.processors == PROCESSORS else f"the GPU would have {processors}"
+        detail += f" (Here torch attended, in one piece; {whose}.)"
     return change, detail
 
 

@@ -25,7 +25,7 @@ from pagedlab.events import (
     RowsSwapped,
 )
 from pagedlab.scenes.assembling import assemble
-from pagedlab.scenes.marks import Gap, cell, chips, choose, elide, gap, text
+from pagedlab.scenes.marks import Gap, cell, chip_width, chips, choose, elide, gap, text
 from pagedlab.scenes.questions import row_moves
 from pagedlab.scenes.replay import Replay, RowState
 from pagedlab.scenes.row_questions import row_taken
@@ -129,7 +129,7 @@ class _Stage:
         self.num_rows = num_rows
         self.labels = TokenLabels(self.trace.vocabulary)
         self.cell_w = self.labels.width(tokens)
-        self.chip_w = max(26, 8 * len(str(max(block_ids, default=0))) + 10)
+        self.chip_w = chip_width(block_ids)
         self.rows = choose(num_rows, involved, _MAX_ROWS)
         self.pitch, self.row_h = (46, 38) if len(self.rows) <= 8 else (36, 30)
         self.y: dict[int, float] = {}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from pagedlab.events import RequestScheduled
 from pagedlab.scenes.preemption_state import Held
-from pagedlab.scenes.questions import in_place
-from pagedlab.scenes.scene import Question, Scene
+from pagedlab.scenes.questions import in_place, reasons_but
+from pagedlab.scenes.scene import Question
 from pagedlab.scenes.words import blocks, counted, name, names, vector
 
 
@@ -35,7 +35,7 @@ class Asked:
     row_frame: int | None = None
 
 
-def questions_of_preemption(scene: Scene, victim: str, asked: Asked) -> Iterator[Question]:
+def questions_of_preemption(victim: str, asked: Asked) -> Iterator[Question]:
     """Give the questions of a preemption scene."""
     if asked.dry_frame is not None:
         yield who_is_preempted(victim, asked, asked.dry_frame)
@@ -96,10 +96,6 @@ def tokens_again(grant: RequestScheduled, asked: Asked, ask_frame: int, frame: i
         (victim.num_lost, "So many were computed. What was not, the token that it sampled last for one, must be too."),
         (0, "Then there would be nothing to sample from."),
     ]
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
     known = f", {victim.num_prompt:,} of its prompt and {own:,} that it wrote" if victim.num_prompt and own else ""
     found = f"{hit:,} are found in the prefix cache, the other" if hit else "All of its"
     return Question(
@@ -107,7 +103,7 @@ def tokens_again(grant: RequestScheduled, asked: Asked, ask_frame: int, frame: i
         "number",
         str(right),
         (),
-        reasons,
+        reasons_but(right, offers),
         f"{found} {right:,} are computed: prompt and output alike, in one prefill.",
         ask_frame,
         frame,

@@ -11,6 +11,7 @@ and ``vllm/v1/worker/gpu_model_runner.py`` (``_update_states``, which replaces a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from pagedlab.errors import TraceError
 from pagedlab.events import (
@@ -31,15 +32,15 @@ from pagedlab.events import (
     StepStarted,
 )
 from pagedlab.scenes import preemption_words as words
-from pagedlab.scenes.assembling import assemble
+from pagedlab.scenes.assembling import assemble, line_with
 from pagedlab.scenes.block_pool_state import requests_of
 from pagedlab.scenes.preemption_plan import plan_of, room_of
 from pagedlab.scenes.preemption_questions import Asked, questions_of_preemption
 from pagedlab.scenes.preemption_stage import WIDTH, PreemptionStage
 from pagedlab.scenes.preemption_state import QueueState
-from pagedlab.scenes.prefix_tree_scene import line_with
 from pagedlab.scenes.replay import GROUP
 from pagedlab.scenes.scene import Frame, Scene, in_key_order
+from pagedlab.scenes.step_captions import ids_of
 from pagedlab.scenes.words import counted, name
 from pagedlab.trace import Record, Trace
 
@@ -94,7 +95,7 @@ def preemption(trace: Trace, nth: int = 0) -> Scene:
         frames,
         walk.requests,
         _EVENT_NAMES,
-        lambda scene: questions_of_preemption(scene, walk.victim, walk.asked),
+        lambda _: questions_of_preemption(walk.victim, walk.asked),
     )
 
 
@@ -173,7 +174,7 @@ class _Walk:
                         caption = words.nobody_admitted(self.state)
                         self._show(caption, index, looks_at=(self.plan.preempted_at, "not preempted"))
                 case ForwardFinished() as event:
-                    self._show_rows_removed(step, index)
+                    self._show_rows_removed(index)
                     self._show_forward(event, index, self.state.preempted)
                 case RequestFinished(reason=reason) as event:
                     self._show_end(event.request_id, reason, index, step)
@@ -190,7 +191,7 @@ class _Walk:
         self._apply_to(grants[-1] + 1)
         events = [self._event(at) for at in range(since, grants[-1] + 1)]
         who = [event.request_id for event in events if isinstance(event, RequestScheduled)]
-        ids = [block for e in events if isinstance(e, BlocksAllocated) and e.group == GROUP for block in e.block_ids]
+        ids = ids_of(events, BlocksAllocated)
         caption = words.granted(events, self.state, self._given_up)
         self.stage.needy = None
         self._show(caption, grants[-1], focus=[f"request:{request_id}" for request_id in who], blocks=ids)
@@ -232,7 +233,7 @@ class _Walk:
         while freed + 1 < step.stop and _frees(self._event(freed + 1), event.request_id):
             freed += 1
         if freed > index:
-            ids = [block for at in range(index + 1, freed + 1) for block in _ids(self._event(at), GROUP)]
+            ids = ids_of(map(self._event, range(index + 1, freed + 1)), BlocksFreed)
             self._apply_to(freed + 1)
             self._given_up += ids
             if ids:
@@ -240,7 +241,7 @@ class _Walk:
         self.state.settle()
         self._show(words.requeued(victim, self.state), freed, focus=[key], looks_at=(freed, ".requeue("))
 
-    def _show_rows_removed(self, step: range, until: int) -> None:
+    def _show_rows_removed(self, until: int) -> None:
         removed = [
             (event.request_id, event.row, at)
             for at in range(self.at, until)
@@ -262,7 +263,7 @@ class _Walk:
         freed = index
         while freed + 1 < step.stop and _frees(self._event(freed + 1), request_id):
             freed += 1
-        ids = [block for at in range(index + 1, freed + 1) for block in _ids(self._event(at), GROUP)]
+        ids = ids_of(map(self._event, range(index + 1, freed + 1)), BlocksFreed)
         self._apply_to(freed + 1)
         if ids:
             self._show(words.ended(request_id, reason, ids, self.state), freed, blocks=ids)
@@ -303,12 +304,8 @@ class _Walk:
             self._quiet.append(end)
 
     def _freed_by(self, index: int) -> list[int]:
-        found: list[int] = []
-        for at in range(index + 1, len(self.trace)):
-            if not isinstance(self._event(at), BlocksFreed):
-                break
-            found += _ids(self._event(at), GROUP)
-        return found
+        behind = map(self._event, range(index + 1, len(self.trace)))
+        return ids_of(takewhile(lambda event: isinstance(event, BlocksFreed), behind), BlocksFreed)
 
     def _show_quiet(self) -> None:
         """Show the uneventful steps so far as one frame."""
@@ -430,7 +427,3 @@ def _is_news(event: Event) -> bool:
 
 def _frees(event: Event, request_id: str) -> bool:
     return isinstance(event, BlocksFreed) and event.request_id == request_id
-
-
-def _ids(event: Event, group: int) -> tuple[int, ...]:
-    return event.block_ids if isinstance(event, BlocksFreed) and event.group == group else ()

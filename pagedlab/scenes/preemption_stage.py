@@ -9,12 +9,11 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pagedlab.scenes.marks import Gap, cell, choose, elide, text
+from pagedlab.scenes.marks import Gap, cell, chip_width, choose, elide, text
 from pagedlab.scenes.preemption_state import Held, QueueState
 from pagedlab.scenes.replay import NULL_BLOCK
 from pagedlab.scenes.scene import Actor, Part
@@ -67,7 +66,7 @@ class PreemptionStage:
         self._queue_y = self._waiting_y + _HEAD + self._waiting_lines * _PITCH + 10
         self._panel_y = self._queue_y + _CHIP_H + 14
         self.height = self._panel_y + _PANEL_H + 6
-        self.chip_w = max(26.0, 8.0 * len(str(room.block)) + 10)
+        self.chip_w = float(chip_width([room.block]))
         self._keys: dict[tuple[int, str], str] = {}  # of a block in a request's line
         self._free_keys: dict[int, str] = {}
         self._serial: Counter[int] = Counter()
@@ -308,7 +307,7 @@ class PreemptionStage:
 
 def _fit(count: int, wanted: Sequence[int], room: int) -> list[int | Gap]:
     """Choose which of so many lines are drawn; a line that counts those left out takes as much room as one of them."""
-    for most in itertools.chain(range(room, 0, -1)):
+    for most in range(room, 0, -1):
         items = choose(count, [*wanted, 0, count - 1], most)
         if len(items) <= room:
             break

@@ -43,14 +43,13 @@ from pagedlab.events import (
     RequestPreempted,
     RequestScheduled,
     RowAdded,
-    RowRemoved,
     StepFinished,
     StepStarted,
     TokenAccepted,
 )
 from pagedlab.scenes.block_pool_state import PoolReplay, replay_of
 from pagedlab.scenes.preemption_queues import Queues
-from pagedlab.scenes.replay import GROUP, NULL_BLOCK
+from pagedlab.scenes.replay import GROUP, NULL_BLOCK, after_free
 from pagedlab.trace import Trace
 
 
@@ -75,8 +74,6 @@ class Held:
         Its blocks in their order; 0 for those that fell out of a window.
     worker_blocks : tuple of int
         What the worker's own state says: the blocks of the last time it ran. A resumed request's are replaced.
-    in_batch : bool
-        Whether it has a row in the persistent batch.
     """
 
     request_id: str
@@ -90,7 +87,6 @@ class Held:
     num_preemptions: int = 0
     blocks: list[int] = field(default_factory=list)
     worker_blocks: tuple[int, ...] = ()
-    in_batch: bool = False
 
     @property
     def has_caught_up(self) -> bool:
@@ -155,7 +151,7 @@ class QueueState(Queues):
     def begin_anew(self) -> None:
         super().begin_anew()
         for request in self.requests.values():
-            request.num_computed, request.blocks, request.in_batch = 0, [], False
+            request.num_computed, request.blocks = 0, []
 
     def apply(self, event: Event) -> None:
         """Take one event."""
@@ -183,8 +179,6 @@ class QueueState(Queues):
                 self._free(event)
             case RowAdded():
                 self._add_row(event)
-            case RowRemoved(request_id=request_id):
-                self.request(request_id).in_batch = False
             case BlocksAppended():
                 if event.group == GROUP:
                     self.request(event.request_id).worker_blocks += event.block_ids
@@ -242,13 +236,10 @@ class QueueState(Queues):
     def _add_row(self, event: RowAdded) -> None:
         request = self.request(event.request_id)
         request.worker_blocks = event.block_ids[GROUP] if event.block_ids else ()
-        request.in_batch = True
         for request_id in self._resumed:  # rows are added when the worker has replaced the ids of all who resume
             self.request(request_id).worker_blocks = tuple(self.request(request_id).blocks)
 
     def _free(self, event: BlocksFreed) -> None:
-        if event.group != GROUP:
-            return
-        request, gone = self.request(event.request_id), set(event.block_ids)
-        left = [NULL_BLOCK if block in gone else block for block in request.blocks]
-        request.blocks = left if any(left) else []
+        if event.group == GROUP:
+            request = self.request(event.request_id)
+            request.blocks = after_free(request.blocks, event.block_ids, NULL_BLOCK)

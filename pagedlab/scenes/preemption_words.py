@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from pagedlab.events import BlocksAllocated, BlocksEvicted, Event, ForwardFinished, RequestScheduled
 from pagedlab.scenes.admission import why_waits
 from pagedlab.scenes.preemption_state import Held, QueueState
-from pagedlab.scenes.prefix_tree_words import begin, either
 from pagedlab.scenes.replay import GROUP, Replay
-from pagedlab.scenes.words import are, blocks, counted, finish, listed, name, names
+from pagedlab.scenes.step_captions import ids_of
+from pagedlab.scenes.words import are, begin, blocks, counted, either, finish, listed, name, names
 
 Caption = tuple[str, str]
 
@@ -59,7 +59,7 @@ def granted(events: Sequence[Event], state: QueueState, given_up: Sequence[int])
         for event in events
         if isinstance(event, BlocksAllocated) and event.group == GROUP
     }
-    evicted = [block for event in events if isinstance(event, BlocksEvicted) for block in event.block_ids]
+    evicted = ids_of(events, BlocksEvicted)
     who = names([grant.request_id for grant in grants])
     count = grants[0].num_scheduled_tokens
     each = counted(count, "token") + (" each" if len(grants) > 1 else "")

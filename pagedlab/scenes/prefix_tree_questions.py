@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pagedlab.events import BlocksAllocated, BlocksEvicted, RequestScheduled
-from pagedlab.scenes.prefix_tree_state import TreeState
-from pagedlab.scenes.prefix_tree_words import either
-from pagedlab.scenes.questions import in_place
+from pagedlab.scenes.prefix_tree_state import TreeState, block_size_of
+from pagedlab.scenes.questions import in_place, reasons_but
 from pagedlab.scenes.scene import Question, Scene
-from pagedlab.scenes.words import are, blocks, counted, name
+from pagedlab.scenes.words import are, begin, blocks, counted, either, name
 from pagedlab.trace import Trace
 
 
@@ -81,7 +80,7 @@ def tokens_found(trace: Trace, lookup: Lookup) -> Question:
         "number",
         str(right),
         (),
-        _reasons(right, offers),
+        reasons_but(right, offers),
         f"{counted(lookup.num_found, 'block')} of {size}: the longest chain from the root that is all there.",
         lookup.ask_frame,
         lookup.frame,
@@ -105,7 +104,7 @@ def _most_alike(state: TreeState, request_id: str, num_tokens: int) -> tuple[int
 
 def tokens_of_full_hit(trace: Trace, lookup: Lookup) -> Question:
     """Ask how much a request computes all of whose blocks are in the cache."""
-    size = TreeState(trace).block_size
+    size = block_size_of(trace)
     total, who = lookup.grant.num_tokens, name(lookup.grant.request_id)
     right = total - lookup.num_found * size
     offers = [
@@ -126,20 +125,12 @@ def tokens_of_full_hit(trace: Trace, lookup: Lookup) -> Question:
         "number",
         str(right),
         (),
-        _reasons(right, offers),
+        reasons_but(right, offers),
         f"The last block, {counted(size, 'token')}: the last token must be computed for its logits, and a hit ends "
         "where a block ends.",
         lookup.ask_frame,
         lookup.frame,
     )
-
-
-def _reasons(right: int, offers: Sequence[tuple[int, str]]) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != right:
-            reasons.setdefault(str(number), reason)
-    return reasons
 
 
 def blocks_evicted(scene: Scene, trace: Trace, frame: int) -> Question | None:
@@ -150,20 +141,20 @@ def blocks_evicted(scene: Scene, trace: Trace, frame: int) -> Question | None:
         return None
     count = len(taken)
     free = [int(block) for block in queue]
-    right = f"{blocks(evicted)[:1].upper()}{blocks(evicted)[1:]}"
+    right = begin(blocks(evicted))
     reasons = {
         "None: it waits until blocks without a hash are free": "A free block is free, whether it has a hash or not."
     }
     last = free[-len(evicted) :]
     if set(last).isdisjoint(evicted):
-        reasons[f"{blocks(last)[:1].upper()}{blocks(last)[1:]}, the end of the queue"] = (
+        reasons[f"{begin(blocks(last))}, the end of the queue"] = (
             "New blocks come from the head. At the end stand those that were freed last, and of a prompt those that it "
             "begins with: the likeliest to be hit again."
         )
     held = [int(a.data["block"]) for k, a in scene.frames[frame - 1].stage.items() if k.startswith("block:")
             and a.data["state"] == "held" and a.data["hash"]][: len(evicted)]  # fmt: skip
     if held:
-        reasons[f"{blocks(held)[:1].upper()}{blocks(held)[1:]}, which {'is' if len(held) == 1 else 'are'} held"] = (
+        reasons[f"{begin(blocks(held))}, which {'is' if len(held) == 1 else 'are'} held"] = (
             "What somebody holds is never evicted: only free blocks are taken."
         )
     bare = count - len(evicted)

@@ -30,18 +30,17 @@ from pagedlab.events import (
     StepStarted,
 )
 from pagedlab.scenes import prefix_tree_words as words
-from pagedlab.scenes.assembling import assemble
-from pagedlab.scenes.block_pool_state import requests_of
+from pagedlab.scenes.assembling import assemble, line_with
+from pagedlab.scenes.block_pool_state import POOL_EVENTS, requests_of
 from pagedlab.scenes.prefix_tree_layout import WIDTH, TreeLayout
 from pagedlab.scenes.prefix_tree_questions import Lookup, questions_of_tree
 from pagedlab.scenes.prefix_tree_stage import Ask, TreeStage
 from pagedlab.scenes.prefix_tree_state import Place, TreeState
 from pagedlab.scenes.replay import GROUP
-from pagedlab.scenes.scene import Arrow, Frame, Scene, in_key_order
+from pagedlab.scenes.scene import Frame, Scene, in_key_order
+from pagedlab.scenes.step_captions import ids_of
 from pagedlab.scenes.words import TokenLabels, columns, counted
-from pagedlab.trace import Record, SourceLine, Trace
-
-_BLOCK_EVENTS = (BlocksAllocated, BlocksTouched, BlocksFreed, BlocksCached, BlocksEvicted)
+from pagedlab.trace import Record, Trace
 
 _EVENT_NAMES = {
     "BlocksTouched": "hit",
@@ -168,7 +167,7 @@ def _flush(pending: list[tuple[int, Record]]) -> Iterator[Group]:
         yield Group("free", tuple(pending))
     elif kinds == {BlocksEvicted}:
         yield Group("forget", tuple(pending))
-    elif kinds & set(_BLOCK_EVENTS):
+    elif kinds & set(POOL_EVENTS):
         yield Group("run", tuple(pending))
     pending.clear()
 
@@ -203,7 +202,7 @@ class _Walk:
         self.records = trace.records[self.first : inside[-1] + 1]
         numbered = list(enumerate(self.records, self.first))
         self.groups = list(_together(list(groups_of(numbered))))
-        if not any(isinstance(event, _BLOCK_EVENTS) for group in self.groups for event in group.events):
+        if not any(isinstance(event, POOL_EVENTS) for group in self.groups for event in group.events):
             raise TraceError(f"nothing happens to the prefix cache in steps {first} to {last}")
         self.is_detailed = sum(group.kind == "admit" for group in self.groups) <= _FEW
         self.requests = tuple(requests_of(trace))
@@ -226,7 +225,7 @@ class _Walk:
         last: set[tuple[int, Place, str]] = set()
         for index, record in enumerate(self.trace.records[: self.first + len(self.records)]):
             state.apply(record.event)
-            if index < self.first - 1 or not isinstance(record.event, (*_BLOCK_EVENTS, ForwardFinished)):
+            if index < self.first - 1 or not isinstance(record.event, (*POOL_EVENTS, ForwardFinished)):
                 continue
             now = set()
             for node in state.nodes():
@@ -291,9 +290,9 @@ class _Walk:
         self._look_up(group, grant)
         if self.is_detailed:
             self._take(group)
-        elif any(isinstance(event, _BLOCK_EVENTS) for event in group.events):
+        elif any(isinstance(event, POOL_EVENTS) for event in group.events):
             self._apply_to(group.end)
-            ids = [*words.ids_of(group.events, BlocksTouched), *words.ids_of(group.events, BlocksAllocated)]
+            ids = [*ids_of(group.events, BlocksTouched), *ids_of(group.events, BlocksAllocated)]
             caption = words.taken_at_once(group.events, self.state)
             self._show(caption, self._telling(group), focus=tuple(f"block:{block}" for block in ids), end=group.end)
         self._apply_to(group.end)
@@ -308,7 +307,7 @@ class _Walk:
 
     def _take(self, group: Group) -> None:
         """Show what an admission takes, one thing after the other."""
-        shown = [item for item in group.records if isinstance(item[1].event, _BLOCK_EVENTS)]
+        shown = [item for item in group.records if isinstance(item[1].event, POOL_EVENTS)]
         of_group = [item for item in shown if getattr(item[1].event, "group", GROUP) == GROUP]
         for at, (index, record) in enumerate(of_group):
             end = group.end if at == len(of_group) - 1 else index + 1  # the last frame shows it running
@@ -326,7 +325,7 @@ class _Walk:
                 case _:
                     continue  # an eviction is told with what takes the blocks
             evicts = isinstance(record.event, BlocksAllocated) and group.evicts
-            focus = tuple(f"block:{block}" for block in words.ids_of([record.event], type(record.event)))
+            focus = tuple(f"block:{block}" for block in ids_of([record.event], type(record.event)))
             item = self._telling(group) if evicts else (index, record)
             self._show(caption, item, focus=focus, end=end)
 
@@ -339,7 +338,7 @@ class _Walk:
         self._about(told[0].request_id)
         evicts = group.evicts and bool(taken)
         caption = words.allocated(group.events, self.state) if evicts else words.grown(group.events, self.state)
-        ids = dict.fromkeys(words.ids_of([*taken, *cached], (BlocksAllocated, BlocksCached)))
+        ids = dict.fromkeys(ids_of([*taken, *cached], BlocksAllocated, BlocksCached))
         item = self._telling(group) if evicts or not cached else next(i for i in group.records if i[1].event in cached)
         self._show(caption, item, focus=tuple(f"block:{block}" for block in ids), end=group.end)
 
@@ -367,7 +366,7 @@ class _Walk:
         ask = Ask(path, grant.num_tokens, grant.num_tokens // state.block_size, is_lookup=True)
         self.stage.ask = ask
         num_found = grant.num_computed_tokens // state.block_size
-        hits = words.ids_of(group.events, BlocksTouched)[-num_found:] if num_found else []
+        hits = ids_of(group.events, BlocksTouched)[-num_found:] if num_found else []
         item = (self.at - 1, self._record_that_looks(group))
         ask_frame = len(self.shown)
         if self.is_detailed:
@@ -377,11 +376,11 @@ class _Walk:
             for column, block in found:
                 ask.verdicts[column] = "found"
                 told = any(earlier in state.promised for _, earlier in found[:column])
-                self._look(ask, words.found(ask, column, block, self.stage, told=told), item, [(column, block)])
+                self._look(words.found(ask, column, block, self.stage, told=told), item, [(column, block)])
         elif found:
             ask.verdicts.update(dict.fromkeys(range(num_found), "found"))
             if self.is_detailed:
-                self._look(ask, words.found_many(ask, hits, self.stage), item, found)
+                self._look(words.found_many(ask, hits, self.stage), item, found)
         why = self._why_stopped(ask, num_found)
         if why in ("miss", "spared"):
             ask.verdicts[num_found] = why
@@ -389,7 +388,7 @@ class _Walk:
         shown = found if not self.is_detailed else []
         self.lookups.append(Lookup(self.at - 1, grant, num_found, why, ask_frame, len(self.shown)))
         caption = words.stopped(ask, num_found, why, self.stage)
-        self._look(ask, caption, item, [*shown, *((num_found, block) for block in spared)], stops_at=num_found)
+        self._look(caption, item, [*shown, *((num_found, block) for block in spared)], stops_at=num_found)
 
     def _why_stopped(self, ask: Ask, num_found: int) -> str:
         state = self.state
@@ -402,7 +401,6 @@ class _Walk:
 
     def _look(
         self,
-        ask: Ask,
         caption: words.Caption,
         item: tuple[int, Record],
         found: Sequence[tuple[int, int]],
@@ -423,7 +421,6 @@ class _Walk:
         item: tuple[int, Record] | None = None,
         *,
         focus: tuple[str, ...] = (),
-        arrows: tuple[Arrow, ...] = (),
         looks: bool = False,
         end: int | None = None,
     ) -> None:
@@ -445,20 +442,10 @@ class _Walk:
             step=step,
             event=record.event.kind if record is not None and not looks else None,
             source=(source.function, source.line) if source is not None else None,
-            arrows=arrows,
             focus=tuple(key for key in focus if key in keys),
             record=shown,
         )
         self.shown.append(frame)
-
-
-def line_with(trace: Trace, record: Record, words: str) -> SourceLine | None:
-    """Return the line of a record's function that holds these words: it ran too, and emitted nothing; or None."""
-    source = trace.sources.get(record.source.function) if record.source is not None else None
-    if source is None or record.source is None:
-        return None
-    found = (at for at, line in enumerate(source.lines, source.first_line) if words in line)
-    return next((SourceLine(record.source.function, at) for at in found), None)
 
 
 def _columns(labels: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pagedlab.scenes.marks import Gap, elide, text
+from pagedlab.scenes.marks import Gap, chip_width, elide, text
 from pagedlab.scenes.prefix_tree_layout import LEFT, ROOT_W, WIDTH, TreeLayout
 from pagedlab.scenes.prefix_tree_state import ROOT, Node, Path, Place, TreeState
 from pagedlab.scenes.scene import Actor, Part
@@ -79,7 +79,7 @@ class TreeStage:
         self._legend_y = self._queue_y + _LINE + 2
         self.height = self._legend_y + 24
         most = max([*state.pool.queue, *state.pool.holders, state.pool.num_blocks - 1])
-        self.chip_w = max(26.0, 8.0 * len(str(most)) + 10)
+        self.chip_w = float(chip_width([most]))
 
     def owner(self, request_id: str) -> int | None:
         """Return the place of a request among the scene's, which gives its colour."""
@@ -129,13 +129,13 @@ class TreeStage:
         yield Actor("ask", 0, 0, WIDTH, _TITLE, tuple(parts), layer=0, data=facts)
         for column in self.layout.x:
             if column * self.state.block_size < ask.num_tokens:
-                yield self._asked_block(ask, column, owner)
+                yield self._asked_block(ask, column)
 
     def _fact(self) -> str:
         asked, found = self.state.num_asked_tokens, self.state.num_found_tokens
         return f"found so far: {found:,} of {counted(asked, 'token')}" if asked else ""
 
-    def _asked_block(self, ask: Ask, column: int, owner: int | None) -> Actor:
+    def _asked_block(self, ask: Ask, column: int) -> Actor:
         form, full = self.form, column < ask.num_blocks
         tokens = self.state.tokens_of(ask.path, column)[: ask.num_tokens - column * self.state.block_size]
         block_hash = self.state.hash_at(ask.path, column) if full else None
@@ -321,7 +321,7 @@ class TreeStage:
         for gap, y in layout.gap_y.items():
             lines = range(gap.start, gap.stop)
             count = sum(layout.line[node.place] in lines for node in nodes)
-            words = f"⋯ {counted(gap.count, 'branch').replace('branchs', 'branches')} more: {counted(count, 'block')}"
+            words = f"⋯ {counted(gap.count, 'branch', 'branches')} more: {counted(count, 'block')}"
             parts.append(text(LEFT + ROOT_W + 12, self.tree_y + y + 7, words, "muted"))
         hidden: dict[tuple[Gap, int], int] = {}
         for node in nodes:

@@ -46,7 +46,7 @@ from pagedlab.events import (
 from pagedlab.scenes.block_pool_state import PoolReplay, replay_of
 from pagedlab.scenes.block_table_state import kernel_block_size
 from pagedlab.scenes.preemption_queues import Queues
-from pagedlab.scenes.replay import GROUP
+from pagedlab.scenes.replay import GROUP, after_free
 from pagedlab.trace import Trace
 
 ROOT = ""
@@ -115,8 +115,7 @@ class TreeState:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        size = trace.settings.get("block_size")
-        self.block_size = size if isinstance(size, int) else kernel_block_size(trace) or 16
+        self.block_size = block_size_of(trace)
         self.pool: PoolReplay = replay_of(trace)
         self._ahead = _Ahead.of(trace, self.block_size)
         self.paths: dict[str, Path] = {}
@@ -285,10 +284,8 @@ class TreeState:
                 self._contents.setdefault(f"{UNKNOWN}{block}", known)
 
     def _free(self, event: BlocksFreed) -> None:
-        path, gone = self.path(event.request_id), set(event.block_ids)
-        # What falls out of a window leaves its column empty; whoever ends or is preempted keeps nothing.
-        left = [None if block in gone else block for block in path.blocks]
-        path.blocks = left if any(block is not None for block in left) else []
+        path = self.path(event.request_id)
+        path.blocks = after_free(path.blocks, event.block_ids, None)
 
     def _cache(self, event: BlocksCached) -> None:
         path = self.path(event.request_id)
@@ -301,6 +298,12 @@ class TreeState:
                 column = path.blocks.index(block)
                 known = self._parent(path, column), column, self.tokens_of(path, column)
                 self._contents.setdefault(block_hash, known)
+
+
+def block_size_of(trace: Trace) -> int:
+    """Return the tokens of a block: as the settings say, or the slots."""
+    size = trace.settings.get("block_size")
+    return size if isinstance(size, int) else kernel_block_size(trace) or 16
 
 
 @dataclass
@@ -360,8 +363,7 @@ class _Ahead:
                 self._known.update(zip(ids, hashes, strict=True))
                 self._learn(request_id, [*zip(ids, hashes, strict=True)])
             case BlocksFreed(request_id=request_id, block_ids=ids):
-                row = [-1 if block in set(ids) else block for block in self._blocks[request_id]]
-                self._blocks[request_id] = row if any(block >= 0 for block in row) else []
+                self._blocks[request_id] = after_free(self._blocks[request_id], ids, -1)
             case _:
                 pass
 

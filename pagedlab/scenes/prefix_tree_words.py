@@ -1,8 +1,5 @@
 """The captions of the scene `prefix_tree`, computed from what the trace tells.
 
->>> either(1, "it", "them"), either(2, "it", "them")
-('it', 'them')
-
 vLLM has no counterpart.
 """
 
@@ -26,29 +23,10 @@ from pagedlab.events import (
 from pagedlab.scenes.prefix_tree_stage import SHORT_HASH, Ask, TreeStage
 from pagedlab.scenes.prefix_tree_state import TreeState
 from pagedlab.scenes.replay import GROUP
-from pagedlab.scenes.words import are, blocks, counted, finish, listed, name, names
+from pagedlab.scenes.step_captions import ids_of
+from pagedlab.scenes.words import are, begin, blocks, counted, either, finish, listed, name, names
 
 Caption = tuple[str, str]
-
-
-def either(count: int, one: str, many: str) -> str:
-    """Return the word for one or for several."""
-    return one if count == 1 else many
-
-
-def ids_of(events: Sequence[Event], kind: type[Event] | tuple[type[Event], ...]) -> list[int]:
-    """Return the blocks of the events of a kind, or of several, of the group that is shown."""
-    return [
-        block
-        for event in events
-        if isinstance(event, kind) and getattr(event, "group", GROUP) == GROUP
-        for block in getattr(event, "block_ids", ())
-    ]
-
-
-def begin(words: str) -> str:
-    """Return words with a capital letter."""
-    return words[:1].upper() + words[1:]
 
 
 def opening(state: TreeState, step: int) -> Caption:

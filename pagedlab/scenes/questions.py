@@ -13,7 +13,7 @@ vLLM has no counterpart.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from pagedlab.errors import TraceError
@@ -177,24 +177,22 @@ def tokens_granted(scene: Scene, trace: Trace, step: int, request_id: str) -> Qu
     todo = event.num_tokens - event.num_computed_tokens
     capped = event.num_scheduled_tokens < min(todo, had)  # long_prefill_token_threshold
     cap = f"no request gets more than {event.num_scheduled_tokens} tokens in one step (long_prefill_token_threshold)"
-    reasons: dict[str, str] = {}
-    _offer(reasons, event, event.num_tokens, f"{who} holds {event.num_tokens} tokens, but "
-           + (f"{event.num_computed_tokens} are computed already." if event.num_computed_tokens
-              else f"{cap}." if capped else f"only {had} tokens of the budget are left for it."))  # fmt: skip
-    _offer(
-        reasons,
-        event,
-        todo,
-        f"{who} wants {todo}, but {cap if capped else f'only {had} of the budget are left'}: it is cut into chunks.",
-    )
-    _offer(
-        reasons, event, 1, f"One token is what a request gets that only writes on. {who} still has {todo} to compute."
-    )
-    _offer(reasons, event, 0, f"It is its turn and {counted(had, 'token')} of the budget are left, so it gets some.")
-    if isinstance(budget, int):
-        _offer(reasons, event, budget, f"{budget} is the whole budget; all requests of the step share it.")
+    short = f"{cap}." if capped else f"only {had} tokens of the budget are left for it."
+    begun = f"{event.num_computed_tokens} are computed already." if event.num_computed_tokens else short
+    shared = f"{budget} is the whole budget; all requests of the step share it."
     too_many = cap if capped else f"{who} has only {counted(todo, 'token')} to compute"
-    _offer(reasons, event, had, f"{had} would be there for it, but {too_many}.")
+    offers = [
+        (event.num_tokens, f"{who} holds {event.num_tokens} tokens, but {begun}"),
+        (
+            todo,
+            f"{who} wants {todo}, but {cap if capped else f'only {had} of the budget are left'}: it is cut into "
+            "chunks.",
+        ),
+        (1, f"One token is what a request gets that only writes on. {who} still has {todo} to compute."),
+        (0, f"It is its turn and {counted(had, 'token')} of the budget are left, so it gets some."),
+        *([(budget, shared)] if isinstance(budget, int) else []),
+        (had, f"{had} would be there for it, but {too_many}."),
+    ]
     frame = next(
         at for at, shown in enumerate(scene.frames) if shown.record >= index and shown.event == "RequestScheduled"
     )
@@ -208,16 +206,11 @@ def tokens_granted(scene: Scene, trace: Trace, step: int, request_id: str) -> Qu
         "number",
         str(event.num_scheduled_tokens),
         (),
-        reasons,
+        reasons_but(event.num_scheduled_tokens, offers),
         limits + (later if rest else ""),
         0,  # before anybody got anything: what is left would give the answer away
         frame,
     )
-
-
-def _offer(reasons: dict[str, str], event: RequestScheduled, number: int, reason: str) -> None:
-    if number != event.num_scheduled_tokens:
-        reasons.setdefault(str(number), reason)
 
 
 def slot_of_token(
@@ -291,11 +284,7 @@ def _slot_reasons(slot: int, position: int, size: int, at: int, column: int, blo
         (slot + 1, "One too far: offsets count from 0."),
         (slot - 1, f"One short: the offset is {position % size}, and offsets count from 0."),
     )
-    reasons: dict[str, str] = {}
-    for number, reason in offers:
-        if number != slot:
-            reasons.setdefault(str(number), reason)
-    return reasons
+    return reasons_but(slot, offers)
 
 
 def row_moves(scene: Scene, trace: Trace, step: int) -> Iterator[Question]:
@@ -347,7 +336,7 @@ def row_moves(scene: Scene, trace: Trace, step: int) -> Iterator[Question]:
         in_place(right, list(reasons)),
         reasons,
         f"The highest live row ({move.source}) drops into the lowest hole ({move.target}): "
-        f"{counted(len(moves), 'copy') if len(moves) == 1 else f'{len(moves)} copies'} in all.",
+        f"{counted(len(moves), 'copy', 'copies')} in all.",
         max(0, frame - 2),
         frame,
     )
@@ -357,6 +346,19 @@ def _holes(holes: list[int]) -> str:
     if len(holes) == 1:
         return f"Row {holes[0]} is a hole."
     return f"Rows {', '.join(map(str, holes[:-1]))} and {holes[-1]} are holes."
+
+
+def reasons_but(right: int, offers: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """Return why each number that was offered is wrong, but for the right one; of several reasons the first.
+
+    >>> reasons_but(3, [(4, "One too far."), (3, "It is."), (4, "Offsets count from 0.")])
+    {'4': 'One too far.'}
+    """
+    reasons: dict[str, str] = {}
+    for number, reason in offers:
+        if number != right:
+            reasons.setdefault(str(number), reason)
+    return reasons
 
 
 def in_place(right: str, wrong: list[str]) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from pagedlab.events import (
     BatchUpdated,
@@ -45,12 +46,37 @@ from pagedlab.events import (
     TokenAccepted,
     TokenAppended,
 )
-from pagedlab.trace import Record
+from pagedlab.trace import Record, Trace
 
 GROUP = 0
 """The KV cache group whose blocks a scene shows."""
 
 NULL_BLOCK = 0
+
+PAD_SLOT = -1
+"""The slot of a token that is not written: another rank keeps it, or there is none."""
+
+B = TypeVar("B")
+
+
+def group_settings(trace: Trace) -> dict[str, Any]:
+    """Return what a trace's settings tell of the group that is shown; nothing if they do not."""
+    groups = trace.settings.get("kv_cache_groups")
+    known = isinstance(groups, Sequence) and len(groups) > GROUP and isinstance(groups[GROUP], dict)
+    return groups[GROUP] if known and groups is not None else {}
+
+
+def after_free(held: Iterable[B], gone: Iterable[B], null: B) -> list[B]:
+    """Return a request's blocks when some are given back.
+
+    Blocks behind a sliding window leave ``null`` in their place; a request that ends leaves nothing.
+
+    >>> after_free([4, 7, 2], [4], NULL_BLOCK), after_free([0, 7, 2], [2, 7], NULL_BLOCK)
+    ([0, 7, 2], [])
+    """
+    freed = set(gone)
+    left = [null if block in freed else block for block in held]
+    return left if any(block != null for block in left) else []
 
 
 @dataclass
@@ -262,11 +288,8 @@ class Replay:
         if event.group != GROUP:
             return
         request = self.request(event.request_id)
-        gone = set(event.block_ids)
-        # Blocks behind a sliding window leave the null block in their place; a request that ends leaves nothing.
-        left = [NULL_BLOCK if block in gone else block for block in request.block_ids]
-        request.block_ids = left if any(left) else []
-        for block in gone:
+        request.block_ids = after_free(request.block_ids, event.block_ids, NULL_BLOCK)
+        for block in set(event.block_ids):
             holders = self.holders.get(block, [])
             if event.request_id in holders:
                 holders.remove(event.request_id)

@@ -54,11 +54,7 @@ def row_taken(scene: Scene, trace: Trace, step: int) -> Iterator[Question]:
         explanation = f"Row {added.row} is the lowest hole: the newcomer fills it, and nothing has to move."
     else:
         explanation = f"There is no hole, so {who} comes behind the last row: row {added.row}."
-    frame = next(
-        index
-        for index, frame in enumerate(scene.frames)
-        if frame.event == "RowAdded" and who in frame.change  # the first that tells of it
-    )
+    frame = scene.frame_of("RowAdded")
     yield Question(
         f"{left}, and {who} comes. Which row does {who} get?",
         "number",

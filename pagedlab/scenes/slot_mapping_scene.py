@@ -18,9 +18,9 @@ from pagedlab.events import InputsPrepared, SlotsComputed
 from pagedlab.scenes.assembling import assemble
 from pagedlab.scenes.block_table_state import tables_of
 from pagedlab.scenes.questions import slot_of_token
-from pagedlab.scenes.replay import GROUP
+from pagedlab.scenes.replay import GROUP, PAD_SLOT
 from pagedlab.scenes.scene import Arrow, Frame, Question, Scene, in_key_order
-from pagedlab.scenes.slot_mapping_stage import PAD_SLOT, SlotStage, Token
+from pagedlab.scenes.slot_mapping_stage import SlotStage, Token
 from pagedlab.scenes.step_state import WIDTH, StepState
 from pagedlab.scenes.words import are, counted, name, vector
 from pagedlab.trace import Record, Trace

@@ -15,11 +15,10 @@ from pagedlab.scenes.block_table_state import TableReplay, TableRow
 from pagedlab.scenes.inputs_band import InputsBand
 from pagedlab.scenes.kv_cache_band import KVCacheBand
 from pagedlab.scenes.marks import Gap, cell, elide, gap, text
+from pagedlab.scenes.replay import PAD_SLOT
 from pagedlab.scenes.scene import Actor, Arrow, Part
 from pagedlab.scenes.step_state import BAND_W, BAND_X, CELL_H, HEAD, LEFT, RIGHT, WIDTH, StepState, first_of, width_of
 from pagedlab.scenes.words import counted, label, name
-
-PAD_SLOT = -1
 
 _BETWEEN = 6
 _ROW_H, _PITCH, _ENTRIES_X, _ENTRIES_END = 24, 26, 104, 312

@@ -66,6 +66,10 @@ def _differing(settings: Mapping[str, Any], all_settings: Sequence[Mapping[str, 
             else "" for form, value in shown if value is not None]  # fmt: skip
 
 
+_MAX_SIZES = 5
+"""Of so many prompts each length is told; of more, the shortest and the longest."""
+
+
 def arrived(events: Sequence[RequestAdded]) -> Caption:
     """Say who comes, and with how long a prompt."""
     sizes = [len(event.prompt_token_ids) for event in events]
@@ -77,6 +81,8 @@ def arrived(events: Sequence[RequestAdded]) -> Caption:
         )
     same = len(set(sizes)) == 1
     how_long = f"{counted(sizes[0], 'token')} each" if same else f"{listed([f'{size:,}' for size in sizes])} tokens"
+    if not same and len(sizes) > _MAX_SIZES:
+        how_long = f"{min(sizes):,} to {max(sizes):,} tokens"
     limits = sorted({event.max_tokens for event in events})
     up_to = f"up to {limits[0]:,}" if len(limits) == 1 else f"between {limits[0]:,} and {limits[-1]:,} at most"
     return (

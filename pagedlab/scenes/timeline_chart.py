@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.charts.template import FONT, GREYS, INSIDE, filled, font_on, look, new_figure
+from pagedlab.charts.template import FONT, GREYS, INSIDE, axis_name, filled, font_on, look, new_figure
 from pagedlab.scenes.timeline_runs import Grant, Run
 from pagedlab.scenes.words import counted, label, name
 
@@ -49,8 +50,9 @@ def figure(
     chart.update_layout(_layout(panels, runs, titles, unit, end, chart.layout.margin.t))
     owners = {request_id: at for at, request_id in enumerate(requests)}
     for lane, (run, times) in enumerate(zip(runs, edges, strict=True)):
-        for request_id in run.requests:
-            for trace in _of_request(run, times, request_id, owners[request_id], lane, INSIDE / end):
+        lane_of_run = _Lane.of(run, times, lane, INSIDE / end)
+        for row, request_id in enumerate(run.requests):
+            for trace in _of_request(lane_of_run, row, request_id, owners[request_id]):
                 chart.add_bar(**trace)
         chart.add_bar(**_idle(run, times, lane))
         for marks in _marks(run, times, lane):
@@ -97,7 +99,7 @@ def _layout(
             axis |= {"nticks": 3} if at % 3 == 2 else {}
             if at % 3 == 2:
                 axis["range"] = [0, max(1, run.num_seats or max(column.idle for column in run.columns))]
-        axes[f"yaxis{at + 1 if at else ''}"] = axis
+        axes[axis_name("yaxis", at + 1)] = axis
         top -= size + (gaps[at] if at < len(gaps) else 0)
     title = "step (one run of the model)" if unit == "step" else unit
     return {
@@ -122,16 +124,45 @@ def _finding(runs: Sequence[Run], titles: Sequence[str], edges: Sequence[Sequenc
 
 
 def _axis(lane: int, panel: int) -> str:
-    at = 3 * lane + panel + 1
-    return "y" if at == 1 else f"y{at}"
+    return axis_name("y", 3 * lane + panel + 1)
 
 
-def _of_request(
-    run: Run, times: Sequence[float], request_id: str, owner: int, lane: int, scale: float
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """An engine's run and what all its requests need of it.
+
+    Attributes
+    ----------
+    number : int
+        Counted from 0.
+    scale : float
+        How many pixels a unit of time is wide.
+    grants : dict of str to list of tuple
+        By request, the steps in which it got tokens, counted from 0, and what it got.
+    most : int
+        The budget; or the tokens of a step, if one had more.
+    """
+
+    run: Run
+    times: Sequence[float]
+    number: int
+    scale: float
+    grants: dict[str, list[tuple[int, Grant]]]
+    most: int
+
+    @classmethod
+    def of(cls, run: Run, times: Sequence[float], number: int, scale: float) -> _Lane:
+        grants: dict[str, list[tuple[int, Grant]]] = {request_id: [] for request_id in run.requests}
+        for at, column in enumerate(run.columns):
+            for grant in column.grants:
+                grants[grant.request_id].append((at, grant))
+        most = max([run.budget or 0, *(column.num_tokens for column in run.columns)])
+        return cls(run, times, number, scale, grants, most)
+
+
+def _of_request(lane: _Lane, row: int, request_id: str, owner: int) -> list[dict[str, Any]]:
     """Return a request's cells and its shares of the budgets."""
-    granted = [(at, grant) for at, column in enumerate(run.columns) for grant in column.grants
-               if grant.request_id == request_id]  # fmt: skip
+    run, times, granted = lane.run, lane.times, lane.grants[request_id]
     starts = [times[at] for at, _ in granted]
     widths = [times[at + 1] - times[at] for at, _ in granted]
     few = run.num_steps <= 60
@@ -149,22 +180,21 @@ def _of_request(
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     numbers = [
-        str(grant.num_tokens) if grant.is_prefill and width * scale >= 8 * len(str(grant.num_tokens)) + 4 else ""
+        str(grant.num_tokens) if grant.is_prefill and width * lane.scale >= 8 * len(str(grant.num_tokens)) + 4 else ""
         for (_, grant), width in zip(granted, widths, strict=True)
     ]
-    most = max([run.budget or 0, *(column.num_tokens for column in run.columns)])
-    high = [_BUDGET * grant.num_tokens >= (FONT + 5) * most for _, grant in granted]
+    high = [_BUDGET * grant.num_tokens >= (FONT + 5) * lane.most for _, grant in granted]
     cells = {
         "text": numbers if len(run.requests) <= _MOST_NAMES else None,
-        "orientation": "h", "base": starts, "x": widths, "y": [run.requests.index(request_id)] * len(granted),
-        "width": [0.8 if grant.is_prefill else 0.35 for _, grant in granted], "yaxis": _axis(lane, 0), **painted,
+        "orientation": "h", "base": starts, "x": widths, "y": [row] * len(granted),
+        "width": [0.8 if grant.is_prefill else 0.35 for _, grant in granted], "yaxis": _axis(lane.number, 0), **painted,
     }  # fmt: skip
     shares = {
         "text": [number if has_room else "" for number, has_room in zip(numbers, high, strict=True)],
         "x": [start + width / 2 for start, width in zip(starts, widths, strict=True)],
         "y": [grant.num_tokens for _, grant in granted],
         "width": [0.86 * width for width in widths],
-        "yaxis": _axis(lane, 1),
+        "yaxis": _axis(lane.number, 1),
         **painted,
     }
     return [cells, shares]

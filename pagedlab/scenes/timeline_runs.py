@@ -197,7 +197,7 @@ class Run:
 
     def _take(self, index: int, record: Record) -> None:
         event = record.event
-        if not self._is_decided and _ends_scheduling(event):
+        if not self._is_decided and ends_scheduling(event):
             self._decided(index - 1)
         if self._group and isinstance(event, _SHOWN | StepStarted | StepFinished) and not self._goes_with(event):
             self._flush()
@@ -337,7 +337,7 @@ class Run:
                     return request_id
                 case RequestPreempted(request_id=request_id):
                     needed_by = request_id
-                case event if _ends_scheduling(event):
+                case event if ends_scheduling(event):
                     break
                 case _:
                     pass
@@ -371,7 +371,8 @@ class Run:
         self._add(column, END if in_step else ARRIVAL, index, record, change, detail, ended=tuple(gone))
 
 
-def _ends_scheduling(event: Event) -> bool:
+def ends_scheduling(event: Event) -> bool:
+    """Return whether the scheduler of a step is done when this happens."""
     return (isinstance(event, BeatStarted) and event.beat != "schedule") or isinstance(event, StepFinished)
 
 

@@ -2,6 +2,8 @@
 
 >>> counted(1, "token"), counted(12, "token")
 ('1 token', '12 tokens')
+>>> counted(1, "branch", "branches"), counted(3, "branch", "branches")
+('1 branch', '3 branches')
 >>> shorten("chat-7f3a9c-regression-0041", 12)
 'chat-7…-0041'
 >>> listed(["A", "B", "C"])
@@ -31,9 +33,23 @@ _SPOKEN = {"␣": "a space", "↵": "a new line", "⇥": "a tab", "■": "the en
 _FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return ``"1 token"``, ``"2 tokens"``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return ``"1 token"``, ``"2 tokens"``; a noun that takes more than an s comes with its plural."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or f'{noun}s'}"
+
+
+def either(count: int, one: str, many: str) -> str:
+    """Return the word for one or for several.
+
+    >>> either(1, "it", "them"), either(2, "it", "them")
+    ('it', 'them')
+    """
+    return one if count == 1 else many
+
+
+def begin(words: str) -> str:
+    """Return words with a capital letter, to begin a sentence."""
+    return words[:1].upper() + words[1:]
 
 
 def listed(items: Sequence[str], limit: int = 5) -> str:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pagedlab.teaching.breaking import without
     from pagedlab.teaching.charts import show_tokens
-    from pagedlab.teaching.exercises.notebook import exercise, hint, progress, start
+    from pagedlab.teaching.exercises.notebook import exercise, hint, passes, progress, start
     from pagedlab.teaching.lessons import COURSE, Lesson, course_map, find_lesson, lessons_directory
-    from pagedlab.teaching.people import PEOPLE, serve
+    from pagedlab.teaching.people import PEOPLE, crowd, say_changed, serve
     from pagedlab.teaching.telling import knob, play, predict, say, show_source
 
 _HOMES = {
@@ -27,15 +27,18 @@ _HOMES = {
     "Lesson": "lessons",
     "PEOPLE": "people",
     "course_map": "lessons",
+    "crowd": "people",
     "exercise": "exercises.notebook",
     "find_lesson": "lessons",
     "hint": "exercises.notebook",
     "knob": "telling",
     "lessons_directory": "lessons",
+    "passes": "exercises.notebook",
     "play": "telling",
     "predict": "telling",
     "progress": "exercises.notebook",
     "say": "telling",
+    "say_changed": "people",
     "serve": "people",
     "show_source": "telling",
     "show_tokens": "charts",
@@ -48,15 +51,18 @@ __all__ = [
     "PEOPLE",
     "Lesson",
     "course_map",
+    "crowd",
     "exercise",
     "find_lesson",
     "hint",
     "knob",
     "lessons_directory",
+    "passes",
     "play",
     "predict",
     "progress",
     "say",
+    "say_changed",
     "serve",
     "show_source",
     "show_tokens",

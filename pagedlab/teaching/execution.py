@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,6 +126,7 @@ def run_lesson(
     started: Callable[[CodeCell, int], None] = lambda cell, num_cells: None,
     output: Path | None = None,
     jupyter: bool | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Report:
     """Run every code cell of a notebook until one fails.
 
@@ -142,6 +144,8 @@ def run_lesson(
         Where to save the notebook with what its cells showed.
     jupyter : bool, optional
         Which runner; by default a Jupyter kernel if it is installed.
+    environment : mapping of str to str, optional
+        Variables that the process gets besides those of this one.
 
     Raises
     ------
@@ -160,7 +164,7 @@ def run_lesson(
     # A learner's notebook may use files beside it; a shipped lesson runs where its user is.
     folder = Path.cwd() if path.parent.resolve() == lessons_directory() else path.parent
     try:
-        with runner(notebook, folder, timeout) as execute:
+        with runner(notebook, folder, timeout, {**os.environ, **(environment or {})}) as execute:
             for cell in cells:
                 started(cell, len(cells))
                 cell_begin = time.perf_counter()
@@ -183,7 +187,9 @@ Execute = Callable[[CodeCell], Failure | None]
 
 
 @contextlib.contextmanager
-def _kernel(notebook: dict[str, Any], folder: Path, timeout: float) -> Iterator[Execute]:
+def _kernel(
+    notebook: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str]
+) -> Iterator[Execute]:
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -191,7 +197,7 @@ def _kernel(notebook: dict[str, Any], folder: Path, timeout: float) -> Iterator[
     node = nbformat.reads(json.dumps(notebook), as_version=4)  # joins sources that are lists of lines
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(node, timeout=max(1, round(timeout)), kernel_name="python3", resources=resources)
-    with tempfile.TemporaryFile() as stderr, client.setup_kernel(stderr=stderr):
+    with tempfile.TemporaryFile() as stderr, client.setup_kernel(stderr=stderr, env=dict(environment)):
 
         def execute(cell: CodeCell) -> Failure | None:
             try:
@@ -232,13 +238,16 @@ def _timed_out(timeout: float) -> Failure:
 
 
 @contextlib.contextmanager
-def _plain_python(notebook: dict[str, Any], folder: Path, timeout: float) -> Iterator[Execute]:
+def _plain_python(
+    notebook: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str]
+) -> Iterator[Execute]:
     process = subprocess.Popen(
         [sys.executable, "-m", "pagedlab.teaching.plain"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=folder,
+        env=environment,
         encoding="utf-8",
     )
     stdin, stdout = process.stdin, process.stdout

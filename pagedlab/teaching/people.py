@@ -15,14 +15,20 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from pagedlab.config import CacheConfig, SchedulerConfig
 from pagedlab.engine import LLMEngine
+from pagedlab.model.loading import LoadedModel, load_model
 from pagedlab.request import SamplingParams
 from pagedlab.scheduling import Scheduler
+from pagedlab.teaching.telling import say
 from pagedlab.trace import Trace, record
 
 PEOPLE: Mapping[str, tuple[str, int]] = {
@@ -35,6 +41,27 @@ PEOPLE: Mapping[str, tuple[str, int]] = {
     "G": ("Now is the ", 6),
 }
 """By name: a prompt, and how many tokens are wanted."""
+
+_TEXT = "shall I compare thee to a summer's day thou art more lovely and more temperate my lord"
+
+
+def crowd(number: int, *, words: tuple[int, int], tokens: tuple[int, int]) -> dict[str, tuple[str, int]]:
+    """Return many people, the same each time, for the real size.
+
+    Parameters
+    ----------
+    number : int
+    words, tokens : (int, int)
+        The fewest and the most words of a prompt, and tokens of an answer.
+
+    >>> list(crowd(2, words=(1, 3), tokens=(4, 4)).values())
+    [('and day', 4), ('thou my temperate', 4)]
+    """
+    dice, known = random.Random(0), _TEXT.split()
+    return {
+        f"r{index}": (" ".join(dice.choices(known, k=dice.randint(*words))), dice.randint(*tokens))
+        for index in range(number)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +92,10 @@ def serve(
     num_blocks: int | None = None,
     prefix_caching: bool = False,
     scheduler_cls: type[Scheduler] = Scheduler,
-    model: Any = "quill",
+    max_model_len: int | None = None,
     **scheduler_options: Any,
 ) -> Served:
-    """Send all prompts, in order, through a fresh engine, and record it.
+    """Send all prompts, in order, through a fresh engine of the shipped model, and record it.
 
     Parameters
     ----------
@@ -83,8 +110,8 @@ def serve(
     prefix_caching : bool
     scheduler_cls : type of Scheduler
         `StaticBatchScheduler` for the baseline.
-    model : str, path or Decoder
-        As for `LLMEngine`.
+    max_model_len : int, optional
+        The most tokens of one request; None: as many as the model was trained for.
     **scheduler_options
         Further fields of `SchedulerConfig`.
 
@@ -98,7 +125,8 @@ def serve(
         As `LLMEngine` and its ``add_request``.
     """
     engine = LLMEngine(
-        model,
+        _quill(),
+        max_model_len=max_model_len,
         scheduler_config=SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seats, **scheduler_options),
         cache_config=CacheConfig(block_size=block_size, num_blocks=num_blocks, enable_prefix_caching=prefix_caching),
         scheduler_cls=scheduler_cls,
@@ -111,3 +139,23 @@ def serve(
         for output in engine.step():
             texts[output.request_id] += output.new_text
     return Served(texts, recorder.stop(), engine)
+
+
+@functools.cache
+def _quill() -> LoadedModel:
+    """The shipped model, loaded once for all engines of a lesson: none of them changes it."""
+    return load_model("quill", device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+def say_changed(right: Mapping[str, str], wrong: Mapping[str, str]) -> list[str]:
+    """Say what became of each person's answer; return those whose answer is another one.
+
+    >>> say_changed({"A": "yes", "B": "no"}, {"A": "yes", "B": "so"})
+    A: yes became yes: the same.
+    B: no became so: different.
+    ['B']
+    """
+    for name in right:
+        verdict = "the same" if wrong[name] == right[name] else "**different**"
+        say(f"**{name}**: `{right[name]}` became `{wrong[name]}`: {verdict}.")
+    return [name for name in right if wrong[name] != right[name]]

@@ -25,6 +25,10 @@ from pagedlab.trace.store import Record, SourceFunction, SourceLine, Trace
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+_source_lines = functools.lru_cache(maxsize=1024)(inspect.getsourcelines)
+"""Reading a function from its file takes longer than recording a step; engines come and go, and run the same code."""
+
+
 class Observable(Protocol):
     """What `record` needs of an engine."""
 
@@ -85,7 +89,7 @@ class Recorder:
         path = Path(code.co_filename)
         try:
             relative = path.resolve().relative_to(_PACKAGE)
-            lines, first_line = inspect.getsourcelines(code)
+            lines, first_line = _source_lines(code)
         except (ValueError, OSError, TypeError):
             return None  # a notebook cell, or a function whose text is not on disk
         file = f"pagedlab/{relative.as_posix()}"

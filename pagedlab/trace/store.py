@@ -119,6 +119,27 @@ class Trace:
         """Return all events of one class, in order."""
         return [record.event for record in self.records if isinstance(record.event, kind)]
 
+    def in_step(self, step: int, kind: type[E]) -> Iterator[tuple[int, Record, E]]:
+        """Give the events of one class in one step, each behind its record and that record's index.
+
+        Raises
+        ------
+        TraceError
+            If the trace has no such step.
+        """
+        has_begun = False
+        for index, record in enumerate(self.records):
+            if record.step == step:
+                has_begun = True
+                if isinstance(record.event, kind):
+                    yield index, record, record.event
+        if not has_begun:
+            self.of_step(step)  # says which steps there are
+
+    def by_step(self, kind: type[E]) -> dict[int, E]:
+        """Return the event of one class in each step that has one, the last if there are several."""
+        return {record.step: record.event for record in self.records if isinstance(record.event, kind)}
+
     # --- file format ------------------------------------------------------------------------------------
 
     def dumps(self) -> str:

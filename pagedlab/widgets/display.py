@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagedlab.errors import LessonError
 from pagedlab.scenes.scene import Question, Scene
-from pagedlab.widgets.export import encodable, to_html
+from pagedlab.widgets.export import encodable, pack, page_of, payload
 
 if TYPE_CHECKING:
     from pagedlab.widgets.player import Player
@@ -117,6 +117,10 @@ def static_html(shown: Scene | Question, *, paired: bool = False, note: str = ""
     note : str
         A line of text to show above.
     """
+    return _static_html(shown, pack(payload(shown)), paired=paired, note=note)
+
+
+def _static_html(shown: Scene | Question, packed: dict[str, Any], *, paired: bool = False, note: str = "") -> str:
     scene = shown if isinstance(shown, Scene) else shown.scene
     title = encodable(scene.title if scene else "Predict")
     frames = len(scene) if scene else 0
@@ -129,7 +133,7 @@ def static_html(shown: Scene | Question, *, paired: bool = False, note: str = ""
         f'<div data-pagedlab-static="{"paired" if paired else "alone"}"><style>{_STYLE}</style>'
         + (f"<p>{html.escape(note)}</p>" if note else "")
         + f'<p class="pagedlab-untrusted">{html.escape(about)}</p>'
-        f'<iframe data-page="{html.escape(to_html(shown, alone=False))}" title="{html.escape(title)}" '
+        f'<iframe data-page="{html.escape(page_of(shown, packed, alone=False))}" title="{html.escape(title)}" '
         f'style="width: 100%; height: {height}px; border: 0; display: block; color-scheme: auto"></iframe>'
         f"<script>{_SCRIPT}</script></div>"
     )
@@ -138,14 +142,15 @@ def static_html(shown: Scene | Question, *, paired: bool = False, note: str = ""
 def _show(shown: Scene | Question) -> Player | None:
     """Display a scene or a question; return the live player, if there can be one."""
     display = _notebook_display()
+    packed = pack(payload(shown))
     if importlib.util.find_spec("anywidget") is None:
         note = "The live player needs anywidget: pip install 'pagedlab[lab]'. Until then, this page plays by itself."
-        display({"text/html": static_html(shown, note=note), "text/plain": _plain(shown)}, raw=True)
+        display({"text/html": _static_html(shown, packed, note=note), "text/plain": _plain(shown)}, raw=True)
         return None
     from pagedlab.widgets.player import Player
 
-    display({"text/html": static_html(shown, paired=True), "text/plain": _plain(shown)}, raw=True)
-    player = Player(shown)
+    display({"text/html": _static_html(shown, packed, paired=True), "text/plain": _plain(shown)}, raw=True)
+    player = Player(shown, payload=packed)
     _close_those_of_earlier_runs(player, *_running())
     display(player)
     return player

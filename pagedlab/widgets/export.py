@@ -111,11 +111,16 @@ def to_html(shown: Scene | Question, *, alone: bool = True) -> str:
     alone : bool
         Whether the page stands alone in a browser; otherwise it is made for a frame in a notebook.
     """
+    return page_of(shown, pack(payload(shown)), alone=alone)
+
+
+def page_of(shown: Scene | Question, packed: dict[str, Any], *, alone: bool) -> str:
+    """Return the page of `to_html`, for what its payload is `pack` ed into."""
     title = encodable(shown.title) if isinstance(shown, Scene) else "Predict"
     script = resource("player.js") + _BOOT
     style = resource("player.css") + _PAGE_STYLE
     # "<" never appears in the data: neither "</script>" nor "<!--" can end or confuse the element.
-    data = json.dumps(pack(payload(shown)), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(packed, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     own = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     policy = f"default-src 'none'; {own}; base-uri 'none'"
     return f"""<!doctype html>

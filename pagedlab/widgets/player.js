@@ -410,15 +410,18 @@ class Stage {
     const wanted = this.timeline.stage(index);
     const frame = this.timeline.frame(index);
     for (const key of [...this.actors.keys()]) if (!wanted.has(key)) this.remove(key, animate);
-    for (const item of wanted.values()) this.place(item, animate);
+    const away = [...wanted.values()].filter((item) => !this.place(item, animate));
+    if (away.length) this.node.getBoundingClientRect(); // so that their ways are seen
+    for (const { key, x, y } of away) this.move(this.actors.get(key), x, y);
     const focus = new Set(frame.focus ?? []);
     for (const [key, actor] of this.actors) {
-      this.ring(actor, focus.has(key));
+      this.outline(actor, "ring", 2, focus.has(key));
       this.glow(key, actor);
     }
     this.arrows.replaceChildren(...(frame.arrows ?? []).map((arrow) => this.arrow(arrow)));
   }
 
+  // Tells whether the actor is where it belongs: one that comes from elsewhere still has its way to go.
   place(item, animate) {
     const body = this.timeline.data.bodies[item.body];
     let actor = this.actors.get(item.key);
@@ -426,20 +429,21 @@ class Stage {
       this.remove(item.key, false);
       actor = undefined;
     }
-    if (!actor) {
+    const isNew = !actor;
+    if (isNew) {
       this.forget(item.key);
       actor = { node: svg("g", { class: "pl-actor", "data-key": item.key }), body: -1, layer: body[2], facts: [] };
       this.actors.set(item.key, actor);
       this.insert(actor.node, item.key, body[2]);
       if (animate) {
-        if (item.origin) {
-          this.move(actor, item.origin[0], item.origin[1]);
-          actor.node.getBoundingClientRect(); // so that the way from the origin is seen
-        } else actor.node.classList.add("pl-enter");
+        if (item.origin) this.move(actor, item.origin[0], item.origin[1]);
+        else actor.node.classList.add("pl-enter");
       }
     }
     if (actor.body !== item.body) this.dress(actor, body, item.body);
+    if (isNew && animate && item.origin) return false;
     if (actor.x !== item.x || actor.y !== item.y) this.move(actor, item.x, item.y);
+    return true;
   }
 
   move(actor, x, y) {
@@ -467,19 +471,19 @@ class Stage {
     actor.facts = Object.keys(facts);
     actor.node.classList.toggle("is-object", actor.facts.length > 0);
     for (const [name, value] of Object.entries(facts)) actor.node.dataset[name] = value;
-    actor.ringNode = null;
-    actor.glowNode = null;
+    actor.outlines = {};
     actor.node.replaceChildren(...parts.map((part) => this.part(part)));
   }
 
-  ring(actor, wanted) {
-    if (wanted && !actor.ringNode) {
-      const [w, h] = actor.size;
-      actor.ringNode = svg("rect", { class: "pl-ring", x: -2, y: -2, width: w + 4, height: h + 4, rx: 8 });
-      actor.node.append(actor.ringNode);
-    } else if (!wanted && actor.ringNode) {
-      actor.ringNode.remove();
-      actor.ringNode = null;
+  // Draw a line around an actor, `out` units away from it, or take it away.
+  outline(actor, kind, out, wanted) {
+    const { outlines, node, size: [w, h] } = actor;
+    if (wanted && !outlines[kind]) {
+      outlines[kind] = svg("rect", { class: `pl-${kind}`, x: -out, y: -out, width: w + 2 * out, height: h + 2 * out, rx: 8 });
+      node.append(outlines[kind]);
+    } else if (!wanted && outlines[kind]) {
+      outlines[kind].remove();
+      delete outlines[kind];
     }
   }
 
@@ -491,15 +495,7 @@ class Stage {
   }
 
   glow(key, actor) {
-    const wanted = this.isLit(this.timeline.data.bodies[actor.body][3], key);
-    if (wanted && !actor.glowNode) {
-      const [w, h] = actor.size;
-      actor.glowNode = svg("rect", { class: "pl-glow", x: -3.5, y: -3.5, width: w + 7, height: h + 7, rx: 8 });
-      actor.node.append(actor.glowNode);
-    } else if (!wanted && actor.glowNode) {
-      actor.glowNode.remove();
-      actor.glowNode = null;
-    }
+    this.outline(actor, "glow", 3.5, this.isLit(this.timeline.data.bodies[actor.body][3], key));
   }
 
   // What is known of an actor that is on the stage now; null of any other.
@@ -635,21 +631,28 @@ export class Cells {
       return { style, owner: owner ?? null, mark, title };
     });
     this.frames = frames;
+    this.runs = []; // by frame, as far as they have been read
     this.keyframes = new Map(); // each KEYFRAME_EVERY-th frame that was come by: index -> looks
     this.last = { index: -1, looks: null }; // where `at` has been
   }
 
   // Calls `each(look, first, last)` for the runs of cells that a frame changes.
   eachRun(index, each) {
-    const text = this.frames[index].cells;
-    if (!text) return;
-    for (const part of text.split(";")) {
+    const runs = (this.runs[index] ??= this.readRuns(this.frames[index].cells));
+    for (let at = 0; at < runs.length; at += 3) each(runs[at], runs[at + 1], runs[at + 2]);
+  }
+
+  // The runs that a frame's text tells, each as three numbers: look, first and last cell.
+  readRuns(text = "") {
+    const numbers = [];
+    for (const part of text ? text.split(";") : []) {
       const [look, runs] = part.split(":");
       for (const run of runs.split(" ")) {
         const [first, last = first] = run.split("-");
-        each(Number(look), Number(first), Number(last));
+        numbers.push(Number(look), Number(first), Number(last));
       }
     }
+    return Uint32Array.from(numbers);
   }
 
   // The look of every cell in a frame: indices into `looks`. From frame to frame it costs what changes.
@@ -840,7 +843,7 @@ function drawPattern(pen, pattern, top, side, ratio) {
   pen.restore();
 }
 
-// The theme's colours as a canvas knows them; a node in the page resolves them.
+// The theme's colours and its font as a canvas knows them; a node in the page resolves them.
 class Paper {
   constructor(node) {
     const resolve = (colour) => {
@@ -854,6 +857,7 @@ class Paper {
     };
     for (const name of ["bg", "fg2", "edge", "edge2", "accent"]) this[name] = resolve(`var(--pl-${name})`);
     this.ink = resolve("var(--pl-fg)");
+    this.font = getComputedStyle(node).fontFamily;
     this.flat = { free: mixed("var(--pl-fg)", 9), cached: mixed("var(--pl-fg)", 24), faint: mixed("var(--pl-fg)", 14), null: this.ink, unknown: mixed("var(--pl-fg)", 5) };
     this.solid = known((colour) => (colour ? mixed(colour, 72, "var(--pl-fg)") : mixed("var(--pl-fg)", 66)));
     this.face = known((colour) => (colour ? mixed(colour, 28) : mixed("var(--pl-fg)", 24)));
@@ -1135,13 +1139,14 @@ class GridView {
     if (!dot && way === "in") this.reveal(this.cursor);
   }
 
-  // Look at the cells from there.
+  // Look at the cells from there. Tells whether that is another view.
   look(view) {
     const to = within(view, this.layout, this.width, this.height);
-    if (to.size === this.view.size && to.x === this.view.x && to.y === this.view.y) return;
+    if (to.size === this.view.size && to.x === this.view.x && to.y === this.view.y) return false;
     if (to.size !== this.view.size) this.tiles.clear();
     this.view = to;
     this.paint();
+    return true;
   }
 
   // Pan so that a cell is in the field.
@@ -1150,8 +1155,7 @@ class GridView {
     const { size, x, y } = this.view;
     const [left, top] = [(cell % this.layout.columns) * size, Math.floor(cell / this.layout.columns) * size];
     const into = (from, start, room) => Math.max(start + size - room, Math.min(from, start));
-    this.look({ size, x: into(x, left, this.width), y: into(y, top, this.height) });
-    this.render();
+    if (!this.look({ size, x: into(x, left, this.width), y: into(y, top, this.height) })) this.render();
   }
 
   middleOf(cell) {
@@ -1191,6 +1195,13 @@ class GridView {
   }
 
   paint() {
+    if (!this.tiles.size) this.drawLegend();
+    this.dots.fill(this.tileOf(-1)[0]);
+    for (const cell of this.visible()) this.blit(cell);
+    this.render();
+  }
+
+  drawLegend() {
     const px = Math.min(16, this.view.size / this.ratio);
     for (const { look, canvas, node } of this.samples) {
       const pen = canvas.getContext("2d");
@@ -1198,9 +1209,6 @@ class GridView {
       drawTile(pen, look, canvas.width, 2, this.paper, px);
       node.hidden = px < TILE_PX && look.style.endsWith(" shared"); // so small, it looks like the others
     }
-    this.dots.fill(this.tileOf(-1)[0]);
-    for (const cell of this.visible()) this.blit(cell);
-    this.render();
   }
 
   // The cells of which something is in the field.
@@ -1222,7 +1230,7 @@ class GridView {
     if (!this.tiles.has(look)) {
       const { size } = this.view;
       this.scratch ??= html("canvas").getContext("2d", { willReadFrequently: true });
-      this.scratch.canvas.width = this.scratch.canvas.height = size;
+      if (this.scratch.canvas.width !== size) this.scratch.canvas.width = this.scratch.canvas.height = size;
       this.scratch.fillStyle = this.paper.bg;
       this.scratch.fillRect(0, 0, size, size);
       if (look >= 0) drawTile(this.scratch, this.cells.looks[look], size, this.ratio, this.paper);
@@ -1263,7 +1271,7 @@ class GridView {
     const [px, py] = this.middleOf(cell);
     if (px < -size || py < -size || px > this.width + size || py > this.height + size) return;
     const isTall = size >= 36 * this.ratio && mark;
-    this.pen.font = `${style.startsWith("owned") ? "600 " : ""}${Math.round(13 * this.ratio)}px ${getComputedStyle(this.field).fontFamily}`;
+    this.pen.font = `${style.startsWith("owned") ? "600 " : ""}${Math.round(13 * this.ratio)}px ${this.paper.font}`;
     this.pen.textAlign = "center";
     this.pen.textBaseline = "middle";
     this.pen.fillStyle = style.startsWith("owned") ? this.paper.ink : this.paper.fg2;
@@ -1305,6 +1313,8 @@ class SourcePane {
   constructor(timeline) {
     this.timeline = timeline;
     this.shown = null;
+    this.now = undefined; // the lit line
+    this.due = null; // the picture before which it is brought into view
     this.lines = new Map(); // place of a line in its function -> its node
     this.written = new Map(); // the same for each function that was shown
     this.code = html("div", { class: "pl-code", tabindex: "0", role: "region", "aria-label": "Source code", "data-testid": "source" });
@@ -1316,21 +1326,29 @@ class SourcePane {
   show(frame) {
     const [key, line] = frame.source ?? [null, 0];
     const source = key === null ? undefined : this.timeline.data.sources[key];
+    this.now?.classList.remove("is-now");
+    this.now = undefined;
     if (!source) {
       // Keep the last text in view, no line of it lit: nothing of it runs now.
-      this.code.querySelector(".is-now")?.classList.remove("is-now");
       if (!this.shown) this.where.textContent = "Press Next: the line that runs will be lit here.";
       return;
     }
     if (this.shown !== key) this.write(key, source);
-    this.code.querySelector(".is-now")?.classList.remove("is-now");
-    const now = this.lines.get(line - source.first_line);
-    now?.classList.add("is-now");
+    this.now = this.lines.get(line - source.first_line);
+    this.now?.classList.add("is-now");
     this.where.replaceChildren(...breakable(`${source.file} · line ${line}`, BREAKS.path));
     this.theirs.replaceChildren(...(source.vllm ? breakable(`vLLM 0.25.1: ${source.vllm.join(", ")}`, BREAKS.path) : []));
-    if (!now) return;
-    // In the middle; of a line that is wrapped higher than the pane, the beginning.
-    this.code.scrollTop = now.offsetTop - Math.max(0, this.code.clientHeight - now.offsetHeight) / 2;
+    // To measure is to lay the page out. That is done once a picture, however many players have stepped for it.
+    this.due ??= requestAnimationFrame(() => {
+      this.due = null;
+      this.scroll();
+    });
+  }
+
+  // Bring the lit line to the middle of the pane; of a line that is wrapped higher than the pane, the beginning.
+  scroll() {
+    if (!this.now) return;
+    this.code.scrollTop = this.now.offsetTop - Math.max(0, this.code.clientHeight - this.now.offsetHeight) / 2;
   }
 
   write(key, source) {
@@ -1370,9 +1388,8 @@ class ObjectPanel {
     this.stage = stage;
     this.key = null;
     this.signature = "";
-    this.doing = doing;
     this.list = html("select", { class: "pl-select", "aria-label": "Object", "data-action": "object" });
-    const close = html("button", { type: "button", class: "pl-button is-bare", "data-action": "close-object", "aria-label": "Close", title: "Close (Esc)" }, icon("close"));
+    const close = pushButton("close-object", "Close", "Esc", icon("close"), { class: "pl-button is-bare" });
     this.spot = html("p", { class: "pl-spot", "data-testid": "spot" });
     this.facts = html("ul", { class: "pl-facts", "data-testid": "facts" });
     this.heading = html("p", { class: "pl-history-head", id: `${uid}-history` });
@@ -1397,7 +1414,6 @@ class ObjectPanel {
 
   // Open it for an object; `spot` is the tooltip of the part of it that was clicked.
   open(key, spot = "") {
-    if (key !== this.key) this.signature = "";
     this.key = key;
     this.spotText = spot;
     this.node.hidden = false;
@@ -1436,9 +1452,7 @@ class ObjectPanel {
     if (!THINGS.includes(name)) return html("li", { class: "pl-fact" }, ...words);
     const isLit = thing?.kind === name && thing.value === String(value);
     const hint = `Light this ${name} in all scenes of the page`;
-    const button = html("button", { type: "button", class: "pl-fact", "data-kind": name, "data-value": value, "aria-pressed": isLit, title: hint }, ...words);
-    button.setAttribute("aria-pressed", String(isLit));
-    return html("li", {}, button);
+    return html("li", {}, html("button", { type: "button", class: "pl-fact", "data-kind": name, "data-value": value, "aria-pressed": String(isLit), title: hint }, ...words));
   }
 
   // Write the list of frames, if it is not there already.
@@ -1462,6 +1476,9 @@ const LOOKS = [
   "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity",
   "font-family", "font-size", "font-weight", "font-style", "text-anchor", "text-decoration-line",
 ];
+
+// How a node looks that nobody has told otherwise.
+const PLAIN_LOOKS = { opacity: "1", "fill-opacity": "1", "stroke-opacity": "1", "stroke-dasharray": "none", "stroke-linecap": "butt", "font-style": "normal", "text-decoration-line": "none" };
 
 // A computed colour as programs for slides know it: [#rrggbb, opacity].
 export function plainColour(colour) {
@@ -1534,8 +1551,7 @@ function plainCopy(copy, node) {
 }
 
 function wear(copy, look, value) {
-  const plain = { opacity: "1", "fill-opacity": "1", "stroke-opacity": "1", "stroke-dasharray": "none", "stroke-linecap": "butt", "font-style": "normal", "text-decoration-line": "none" };
-  if (value === plain[look] || !value) return;
+  if (value === PLAIN_LOOKS[look] || !value) return;
   if (look === "text-decoration-line") copy.setAttribute("text-decoration", value);
   else if ((look === "fill" || look === "stroke") && !value.startsWith("url(")) {
     const [colour, alpha] = plainColour(value);
@@ -1714,7 +1730,7 @@ export function createPlayer(host, data, { start = 0, heading = "span", onChoose
   const change = html("strong");
   const detail = html("span");
   const caption = html("div", { class: "pl-caption", id: `${uid}-caption`, role: "status", "aria-live": "polite", "aria-atomic": "true", "data-testid": "caption" }, change, " ", detail);
-  const said = html("div", { class: "pl-said", role: "status", "aria-live": "polite", "data-testid": "said" });
+  const said = html("div", { class: "pl-unseen", role: "status", "aria-live": "polite", "data-testid": "said" });
   const subtitle = html("span", { class: "pl-subtitle", "data-testid": "subtitle" });
   const beats = timeline.beats().length > 1 ? timeline.beats() : [];
   const beatButtons = beats.map(([beat, at]) => html("button", { type: "button", class: "pl-beat", "data-action": "beat", "data-beat": beat, "data-to": at }, beat));
@@ -1770,7 +1786,7 @@ export function createPlayer(host, data, { start = 0, heading = "span", onChoose
     }
     updateJump();
     showObject();
-    source.show(frame); // it measures: when all else is written
+    source.show(frame);
     if (!follows && isLinked() && !isLocked()) page.lead(peer, course.at(index));
   }
 
@@ -2001,7 +2017,7 @@ export function createPlayer(host, data, { start = 0, heading = "span", onChoose
     const observer = new ResizeObserver(() => {
       // Where the panel of an object stands below the source, a scene that is not high leaves some of it to the source.
       root.style.setProperty("--pl-object-height", `${Math.max(176, Math.min(244, 0.6 * root.querySelector(".pl-main").offsetHeight))}px`);
-      source.show(timeline.frame(index)); // the lit line can only be scrolled to when the pane has a size
+      source.scroll(); // the lit line can only be scrolled to when the pane has a size
       fitStage();
     });
     observer.observe(source.node);

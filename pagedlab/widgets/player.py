@@ -18,7 +18,7 @@ import anywidget
 import traitlets
 
 from pagedlab.scenes.scene import Question, Scene
-from pagedlab.widgets.export import pack, payload, resource
+from pagedlab.widgets.export import encodable, pack, payload, resource
 
 
 class Player(anywidget.AnyWidget):
@@ -39,9 +39,12 @@ class Player(anywidget.AnyWidget):
     payload = traitlets.Dict().tag(sync=True)
 
     def __init__(self, shown: Scene | Question, **traits: Any) -> None:
-        data = payload(shown)
-        self._told = f"{data['scene']['title']!r}, {len(data['scene']['frames'])} frames"
-        super().__init__(payload=pack(data), **traits)
+        if "payload" not in traits:  # else whoever made the page of it has packed it already
+            traits["payload"] = pack(payload(shown))
+        scene = shown if isinstance(shown, Scene) else shown.scene
+        assert scene is not None  # `payload` has seen to it
+        self._told = f"{encodable(scene.title)!r}, {len(scene)} frames"
+        super().__init__(**traits)
 
     def on_answer(self, answered: Callable[[bool], object]) -> None:
         """Call ``answered`` whenever the learner has answered the question, with whether that was right."""

@@ -73,7 +73,8 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Watched]]:
     opened: list[Watched] = []
 
     def open_one(url: str, origin: str, **options: Any) -> Watched:
-        context = browser.new_context(viewport={"width": 1400, "height": 1000}, device_scale_factor=2, **options)
+        settings = {"viewport": {"width": 1400, "height": 1000}, "device_scale_factor": 2}
+        context = browser.new_context(**settings | options)
         context.set_default_timeout(30_000)
         contexts.append(context)
         watched = Watched(context.new_page())

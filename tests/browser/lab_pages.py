@@ -32,3 +32,10 @@ class Watched:
     page: Page
     stray: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+
+def choose_theme(page: Page, theme: str) -> None:
+    """Choose a theme by its name, in the menu of JupyterLab or of Notebook."""
+    page.get_by_role("menuitem", name="Settings", exact=True).click()
+    page.locator(".lm-Menu-item", has_text="Theme").first.click()
+    page.locator(".lm-Menu-itemLabel", has_text=theme).filter(has_not_text="High").click()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab_pages import Lab, Watched
+from lab_pages import Lab, Watched, choose_theme
 from playwright.sync_api import Page, expect
 
 from pagedlab.charts.template import DARK, LIGHT, Theme
@@ -52,12 +52,6 @@ def wait_for_the_kernel(page: Page, lab: Lab) -> None:
     page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
 
 
-def choose(page: Page, theme: str) -> None:
-    page.get_by_role("menuitem", name="Settings", exact=True).click()
-    page.locator(".lm-Menu-item", has_text="Theme").first.click()
-    page.locator(".lm-Menu-itemLabel", has_text=theme).filter(has_not_text="High").click()
-
-
 def test_the_charts_follow_the_theme_that_the_learner_chooses(
     page: Page, screenshot: Callable[[Page, str], Path]
 ) -> None:
@@ -68,7 +62,7 @@ def test_the_charts_follow_the_theme_that_the_learner_chooses(
     assert min(heights) > 250
     themes: tuple[tuple[str, Theme], ...] = (("JupyterLab Dark", DARK), ("JupyterLab Light", LIGHT))
     for name, theme in themes:
-        choose(page, name)
+        choose_theme(page, name)
         expect(ours.locator(".gtitle")).to_have_css("fill", rgb(theme.ink))
         expect(ours.locator(".xtick text").first).to_have_css("fill", rgb(theme.muted))
         expect(ours.locator(".main-svg").first).to_have_css("background-color", "rgba(0, 0, 0, 0)")

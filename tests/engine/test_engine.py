@@ -22,6 +22,7 @@ from pagedlab.errors import (
 )
 from pagedlab.events import BeatStarted, Event
 from pagedlab.model.decoder import Decoder
+from pagedlab.model.loading import load_model
 from pagedlab.model.tokenizer import ByteTokenizer
 from pagedlab.scheduling import Scheduler, StaticBatchScheduler
 
@@ -160,6 +161,18 @@ def test_engine_settings_that_contradict_each_other_are_refused(tiny_model: Deco
 def test_options_that_would_be_ignored_are_refused(tiny_model: Decoder, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         LLMEngine(tiny_model, **options)
+
+
+def test_engines_may_share_a_loaded_model() -> None:
+    loaded = load_model("quill")
+    texts = set()
+    for engine in (LLMEngine(loaded), LLMEngine(loaded), LLMEngine("quill", device="cpu")):
+        assert engine.describe()["model"] == "quill"
+        (output,) = engine.generate("To be, or not ", SamplingParams(max_tokens=6, temperature=0))
+        texts.add(output.text)
+    assert len(texts) == 1
+    with pytest.raises(ConfigError, match="device"):
+        LLMEngine(loaded, device="meta")
 
 
 @pytest.mark.parametrize("model", [None, 5])

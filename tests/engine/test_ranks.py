@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +12,23 @@ import torch.distributed
 from pagedlab import LLMEngine
 from pagedlab.batch import ContextParallel
 from pagedlab.errors import ConfigError
+from pagedlab.teaching import PEOPLE
 
-SCRIPT = Path(__file__).with_name("rank_process.py")
-pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
-
-
-def run_ranks(folder: Path, world_size: int, interleave: int = 1, backend: str = "torch") -> list[dict[str, Any]]:
-    store = folder / f"store-{world_size}-{interleave}-{backend}"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(store), str(world_size), str(rank), str(interleave), backend],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
+RunRanks = Callable[..., tuple[Path, list[dict[str, Any]]]]
+REQUESTS = {name: (PEOPLE[name][0], 6) for name in "ABC"}  # all end together, so that no block is used twice
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_ranks(tmp_path_factory.mktemp("alone"), world_size=1)[0]
+def alone(run_ranks: RunRanks) -> dict[str, Any]:
+    return run_ranks(REQUESTS, world_size=1)[1][0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "interleave"), [(2, 1), (3, 2)])
 def test_ranks_answer_like_one_and_share_the_keys(
-    world_size: int, interleave: int, alone: dict[str, Any], tmp_path: Path
+    world_size: int, interleave: int, alone: dict[str, Any], run_ranks: RunRanks
 ) -> None:
-    ranks = run_ranks(tmp_path, world_size, interleave)
+    _, ranks = run_ranks(REQUESTS, world_size, interleave)
     assert [rank["answers"] for rank in ranks] == [alone["answers"]] * world_size
     assert sum(rank["slots"] for rank in ranks) == alone["slots"]
     assert max(rank["slots"] for rank in ranks) < alone["slots"]
@@ -59,6 +39,7 @@ def test_a_rank_of_several_without_the_others_is_refused() -> None:
         LLMEngine("quill", context_parallel=ContextParallel(2, 0))
 
 
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
 def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", world_size=1, rank=0)
     try:

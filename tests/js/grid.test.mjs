@@ -1,11 +1,9 @@
 // The pure parts of grids: what cells look like in each frame, where they lie, where a key takes the cursor.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { test } from "node:test";
 import { deflateSync } from "node:zlib";
+import { test } from "vitest";
 
-const text = readFileSync(new URL("../../pagedlab/widgets/player.js", import.meta.url), "utf8");
-const player = await import(`data:text/javascript;base64,${Buffer.from(text).toString("base64")}`);
+import * as player from "../../pagedlab/widgets/player.js";
 
 const COUNT = 50;
 const grid = { noun: "block", count: COUNT, kinds: [["free", "", "free"], ["owned", "#", "in use"]], looks: "0 1.0 1.7 1", legend: [["free", "free"]] };

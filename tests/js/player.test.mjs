@@ -1,10 +1,11 @@
-// The player's pure parts, with Node's own test runner: node --test tests/js
+// The player's pure parts.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { test } from "node:test";
+import { test } from "vitest";
+
+import * as player from "../../pagedlab/widgets/player.js";
 
 const text = readFileSync(new URL("../../pagedlab/widgets/player.js", import.meta.url), "utf8");
-const player = await import(`data:text/javascript;base64,${Buffer.from(text).toString("base64")}`);
 
 function scene(frames) {
   return { format: "pagedlab-scene", version: 1, name: "t", title: "T", width: 10, height: 10, bodies: [], frames, sources: {}, event_names: {} };

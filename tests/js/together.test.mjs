@@ -1,10 +1,8 @@
 // What players of a page share, what objects are, what is looped and what goes into a picture: the pure parts.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { test } from "node:test";
+import { test } from "vitest";
 
-const text = readFileSync(new URL("../../pagedlab/widgets/player.js", import.meta.url), "utf8");
-const player = await import(`data:text/javascript;base64,${Buffer.from(text).toString("base64")}`);
+import * as player from "../../pagedlab/widgets/player.js";
 
 const frames = (...records) => records.map((record, at) => ({ id: String(at), record, change: "x" }));
 

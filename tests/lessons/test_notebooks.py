@@ -1,10 +1,16 @@
-"""The lessons themselves: built from their text, without outputs, and running from top to bottom in time."""
+"""The lessons themselves: built from their text, without outputs, and running from top to bottom in time.
+
+They run here in plain Python without Triton, as where neither is installed; in JupyterLab, with Triton's interpreter,
+they run in ``tests/browser``.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -66,11 +72,49 @@ def test_the_lesson_has_what_every_lesson_has(notebook: Path) -> None:
         assert heading in prose
 
 
+HIDE_TRITON = """\
+import sys
+
+
+class WithoutTriton:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] == "triton" else self.finder.find_spec(name, path, target)
+
+
+sys.meta_path[:] = map(WithoutTriton, sys.meta_path)
+"""
+"""A `sitecustomize`, for processes that are to find no Triton."""
+
+
+@pytest.fixture
+def no_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDE_TRITON)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_where_triton_is_hidden_the_numpy_tier_is_active() -> None:
+    code = "from pagedlab.kernels import backend; print(backend().name)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "numpy\n"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("jupyter", [True, False], ids=["jupyter", "plain"])
+@pytest.mark.usefixtures("no_triton")
 @each_notebook
-def test_the_lesson_runs_from_top_to_bottom_in_time(notebook: Path, jupyter: bool) -> None:
+def test_the_lesson_runs_from_top_to_bottom_in_time_without_triton_and_says_so(notebook: Path, tmp_path: Path) -> None:
     runs: list[CellRun] = []
-    report = run_lesson(notebook, timeout=60, progress=runs.append, jupyter=jupyter)
+    done = tmp_path / "done.ipynb"
+    report = run_lesson(notebook, timeout=60, progress=runs.append, output=done, jupyter=False)
     assert report.failed is None, (report.failed.cell.source, report.failed.failure) if report.failed else ""
     assert report.seconds < SECONDS, [(run.cell.title, round(run.seconds, 1)) for run in runs]
+    cells = [cell for cell in json.loads(done.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    for cell in cells:
+        shown = "".join(output["text"] for output in cell["outputs"])
+        assert "Warning" not in shown
+        assert "Triton" in shown or "has_triton" not in "".join(cell["source"]), "it says what it could not do"

@@ -1,7 +1,7 @@
 """No result is typed into a lesson: a number in its words is computed, or given to the engine, or has a source.
 
-Words are the Markdown cells, and in code cells the fixed parts of what `say` and the titles of charts are given. A
-number there must be one of
+Words are the Markdown cells, and in code cells the fixed parts of what `say` and the titles and labels of charts are
+given, however they are put together. A number there must be one of
 
 - a number that the lesson's code has as a literal: what the engine was given (a budget of 4), or a name of a step;
 - in a sentence that names its source: a seed, a paper, vLLM and its documents, a data sheet;
@@ -35,6 +35,7 @@ SOURCES = re.compile(
     re.IGNORECASE,
 )
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+TELLERS = ("say", "show_tokens", "charts.sweep", "charts.budget", "charts.latency", "charts.kernel_bars")
 SMALL = {"0", "1", "2"}
 """Too common a way of speaking to mean a result."""
 
@@ -47,17 +48,23 @@ def words_of(cells: list[dict[str, object]]) -> Iterator[str]:
             yield source
             continue
         for node in ast.walk(ast.parse(source)):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("say", "show_tokens")
-            ):
-                for argument in node.args:
-                    parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
-                    yield " ".join(
-                        part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "…"
-                        for part in parts
-                    )
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in TELLERS:
+                for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                    yield fixed_parts(argument)
+
+
+def fixed_parts(node: ast.AST) -> str:
+    """Return what stands in an expression as text; what is computed becomes an ellipsis."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            computed = [fixed_parts(part.value) for part in parts if isinstance(part, ast.FormattedValue)]
+            return " ".join([fixed_parts(part) if isinstance(part, ast.Constant) else "…" for part in parts] + computed)
+        case ast.Subscript(value=inner):  # what it is looked up by is no word
+            return fixed_parts(inner)
+        case _:
+            return " ".join(filter(None, map(fixed_parts, ast.iter_child_nodes(node))))
 
 
 def literals_of(cells: list[dict[str, object]]) -> set[str]:
@@ -98,6 +105,10 @@ def test_every_number_in_the_words_of_a_lesson_is_accounted_for(notebook: object
         ("markdown", "What will a budget of 16 do?", []),
         ("code", 'say(f"It took {steps} steps, which is 40 % less.")', ["40"]),
         ("code", 'say(f"It took {steps} steps.")', []),
+        ("code", r'say("It took" + "\n".join(f"{name}: 40 steps" for name in names))', ["40"]),
+        ("code", "say(f\"It took {' and '.join(['37 steps', more])}.\")", ["37"]),
+        ("code", "say(f\"It took {times['99']:.3f} steps.\")", []),
+        ("code", 'charts.sweep(rows, x="x", y="y", labels={"y": "of 512 steps"})', ["512"]),
     ],
 )
 def test_a_typed_result_is_found(kind: str, source: str, found: list[str]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import Ranks, recorded_ranks
@@ -194,17 +191,10 @@ def test_the_ranks_of_these_tests_write_what_one_engine_writes(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
-def test_engines_in_processes_of_their_own_record_what_the_scene_needs(tmp_path: Path) -> None:
+def test_engines_in_processes_of_their_own_record_what_the_scene_needs(run_ranks: Any) -> None:
     """And what they record is what the ranks of these tests do in one process, line for line of the step."""
-    script = str(Path(__file__).with_name("rank_process.py"))
-    ranks = [subprocess.Popen([sys.executable, script, str(tmp_path), "2", str(rank)]) for rank in range(2)]
-    try:
-        assert [rank.wait(timeout=150) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    traces = [Trace.load(tmp_path / f"{rank}.jsonl") for rank in range(2)]
+    folder, _ = run_ranks({"A": ("To be, or n", 4)}, world_size=2, interleave=2, budget=16, records=True)
+    traces = [Trace.load(folder / f"{rank}.jsonl") for rank in range(2)]
     scene = scenes.context_parallel(traces, 0)
     alike = scenes.context_parallel(recorded_ranks(2, 2), 0)
     assert [frame.caption for frame in scene.frames] == [frame.caption for frame in alike.frames]

@@ -95,7 +95,10 @@ def test_what_the_trace_says_of_processors_is_used() -> None:
     assert len(facts(cut, "split")) < 4
     assert any("1 multiprocessor" in part.text for part in cut.stage["band:programs"].parts)
     by_hand = scenes.paged_attention(trace, 1, processors=1)
-    assert facts(next(f for f in by_hand.frames if "cut in" in f.change), "split") == facts(cut, "split")
+    cut_by_hand = next(frame for frame in by_hand.frames if "cut in" in frame.change)
+    assert facts(cut_by_hand, "split") == facts(cut, "split")
+    assert "Here torch attended, in one piece; the GPU would have 1 multiprocessor." in cut_by_hand.detail
+    assert "H200" not in cut_by_hand.detail
     with pytest.raises(ConfigError, match="processors is 0: give a whole number of at least 1"):
         scenes.paged_attention(trace, 1, processors=0)
 

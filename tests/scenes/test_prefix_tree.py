@@ -186,9 +186,8 @@ def test_an_eviction_takes_the_head_of_the_queue_and_leaves_first(four: tuple[Tr
     parents = {facts["parent"] for facts in blocks_of(after).values() if facts["hash"]}
     assert parents.isdisjoint(gone)
     assert "every block left still has its parent" in after.detail
-    assert after.stage[f"block:{evicted[0]}"].x, after.stage[f"block:{evicted[0]}"].y != (
-        before.stage[f"block:{evicted[0]}"].x, before.stage[f"block:{evicted[0]}"].y
-    )  # fmt: skip
+    here, there = after.stage[f"block:{evicted[0]}"], before.stage[f"block:{evicted[0]}"]
+    assert (here.x, here.y) != (there.x, there.y)
 
 
 def test_what_is_freed_comes_from_its_block_and_what_is_taken_from_the_queue(scene: Scene) -> None:

@@ -284,4 +284,4 @@ def test_a_chunk_that_the_threshold_cuts_is_not_blamed_on_the_budget(tiny_model)
 def test_without_chunks_a_prompt_that_does_not_fit_says_so(tiny_model) -> None:
     prompts = {"A": range(1, 6), "B": range(10, 25)}
     trace = run(tiny_model, prompts, 2, budget=16, max_model_len=16, enable_chunked_prefill=False)
-    assert "B waits: its 15 tokens do not fit the 11 left of the budget, and may not be cut." in captions(trace, 0)
+    assert "B waits: B’s 15 tokens do not fit the 11 left of the budget, and may not be cut." in captions(trace, 0)

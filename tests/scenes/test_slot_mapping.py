@@ -145,10 +145,10 @@ def test_the_line_of_each_frame_is_the_one_that_ran() -> None:
 
 
 def test_programs_are_tiles_of_the_kernels_size() -> None:
-    from pagedlab.kernels.slot_mapping import _tile
+    from pagedlab.kernels.slot_mapping import token_tile
 
     for tokens in (1, 64, 2**14, 2**14 + 1, 2**18 - 1, 2**18, 2**20):
-        assert tile_of(tokens) == _tile(tokens)
+        assert tile_of(tokens) == token_tile(tokens)
     trace = make_trace({"A": "x" * 100, "B": "y" * 30}, [2, 2], budget=200)
     programs = scenes.slot_mapping(trace, 0).frames[-1].stage["programs"].data
     assert programs == {"tile": 64, "tiles": 4, "requests": 2, "tokens": 130, "padding": 70}

@@ -151,11 +151,12 @@ def test_a_submission_cannot_change_the_clock(total: Entry) -> None:
 
 
 def test_mutants_of_a_speed_exercise_die_of_being_wrong_or_slow(total: Entry) -> None:
-    assert {kill.mutant: set(kill.kinds) for kill in kills_of(total)} == {
+    kills = list(kills_of(total))
+    assert {kill.mutant: set(kill.kinds) for kill in kills} == {
         "loops": {"slow"},
         "forgets_the_last": {"wrong"},
     }
-    assert all(set(kill.topics) == {kill.mutant} for kill in kills_of(total))
+    assert all(set(kill.topics) == {kill.mutant} for kill in kills)
 
 
 # --- a class, driven ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from pagedlab import CacheConfig, LLMEngine, SamplingParams, SchedulerConfig, record, scenes
 from pagedlab.scenes import Question, Scene
 from pagedlab.trace import Trace
-from pagedlab.widgets import export
+from pagedlab.widgets import export, export_html
 
 for folder in ("scenes", "widgets"):  # what tests share stands beside them
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
@@ -69,6 +69,54 @@ def hostile_trace(hostile_names: list[str]) -> Trace:
     for at, name in enumerate(hostile_names):
         text = text.replace(f'"hostile {at}"', json.dumps(name))
     return Trace.loads(text)
+
+
+class Window:
+    """Exported pages in a browser, opened from disk, the network blocked.
+
+    A page that asks the network for something, or errs, fails the test.
+
+    Attributes
+    ----------
+    motion : str
+        What Playwright's ``reduced_motion`` is, unless `open` is told otherwise.
+    schemes : tuple of str
+        How the addresses begin that a page may ask for.
+    """
+
+    def __init__(self, browser: Any, folder: Path) -> None:
+        self._browser, self._folder = browser, folder
+        self._contexts: list[Any] = []
+        self._errors: list[str] = []
+        self._requests: list[str] = []
+        self.motion = "reduce"
+        self.schemes: tuple[str, ...] = ("file:", "data:", "blob:")
+
+    def open(self, shown: Scene | Question, *, width: int = 1200, height: int = 900, **options: Any) -> Any:
+        """Open a scene or a question; ``options`` are those of a Playwright context."""
+        settings = {"viewport": {"width": width, "height": height}, "offline": True, "reduced_motion": self.motion}
+        context = self._browser.new_context(**settings | options)
+        self._contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: self._requests.append(request.url))
+        page.on("pageerror", lambda error: self._errors.append(str(error)))
+        page.on("console", lambda message: self._errors.append(message.text) if message.type == "error" else None)
+        page.goto(export_html(shown, self._folder / "page.html").as_uri())
+        page.wait_for_selector("[data-pagedlab-player]")
+        return page
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        assert [url for url in self._requests if not url.startswith(self.schemes)] == []
+        assert self._errors == []
+
+
+@pytest.fixture
+def window(browser: Any, tmp_path: Path) -> Iterator[Window]:
+    opened = Window(browser, tmp_path)
+    yield opened
+    opened.close()
 
 
 _MOUNT = """async ([source, style, payloads]) => {

@@ -14,6 +14,8 @@ from typing import Any
 
 import nbformat
 
+from pagedlab import teaching
+
 
 class Jupyter:
     """A server of one notebook, ``saved.ipynb``.
@@ -39,6 +41,7 @@ class Jupyter:
             self.origin = f"http://127.0.0.1:{probe.getsockname()[1]}"
         self.app = app
         self.num_cells = len(cells)
+        self.num_runs = 0
         self.notebook = folder / "saved.ipynb"
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         code = [nbformat.v4.new_code_cell(text.strip()) for text in cells]
@@ -48,6 +51,7 @@ class Jupyter:
             settings.parent.mkdir(parents=True)
             settings.write_text(json.dumps({"windowingMode": windowing}))
         environment = {name: text for name, text in os.environ.items() if not name.startswith(("JUPYTER", "IPYTHON"))}
+        environment["JUPYTER_CONFIG_PATH"] = str(Path(teaching.__file__).parent / "jupyter")  # as `pagedlab lab` has it
         environment |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(home), "JUPYTERLAB_SETTINGS_DIR": f"{home}/settings"}
         command = [
             sys.executable, "-m", "jupyterlab" if app == "lab" else "notebook", "--no-browser", "--allow-root",
@@ -86,6 +90,7 @@ class Jupyter:
     def end_all_kernels(self) -> None:
         for session in self.ask("sessions"):
             self.ask(f"sessions/{session['id']}", "DELETE")
+        self.num_runs = 0
 
     def stop(self) -> None:
         self.end_all_kernels()
@@ -97,22 +102,31 @@ class Jupyter:
             self.process.wait(timeout=15)
 
     def open(self, browser: Any, name: str = "saved.ipynb") -> Any:
+        """Open a notebook in a page of its own."""
+        page = self.new_page(browser)
+        self.visit(page, name)
+        return page
+
+    def new_page(self, browser: Any) -> Any:
         page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
         page.set_default_timeout(20_000)
+        return page
+
+    def visit(self, page: Any, name: str = "saved.ipynb") -> None:
         where = f"lab/tree/{name}?reset&" if self.app == "lab" else f"notebooks/{name}?"
         page.goto(f"{self.origin}/{where}token=here")
         page.locator(".jp-Notebook").wait_for()
-        return page
 
-    def run_all(self, page: Any, nth: int) -> None:
-        """Run all cells, for the ``nth`` time."""
+    def run_all(self, page: Any) -> None:
+        """Run all cells; the kernel must be the one of earlier runs."""
         # What is chosen before the page has reached its kernel is lost.
         deadline = time.monotonic() + 30
         while not self.has_kernel():
             assert time.monotonic() < deadline, "the page has not reached its kernel"
             page.wait_for_timeout(200)
-        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
+        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(state="attached")  # hidden if narrow
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-        prompt = f"[{self.num_cells * nth}]:"
-        page.locator(".jp-CodeCell").last.locator(".jp-InputPrompt", has_text=prompt).wait_for()
+        self.num_runs += 1
+        prompt = f"[{self.num_cells * self.num_runs}]:"
+        page.locator(".jp-CodeCell").last.locator(".jp-InputPrompt", has_text=prompt).wait_for(timeout=90_000)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -17,45 +15,15 @@ from pools import Modelless, busy, run, three_requests
 from traces import make_trace
 
 from pagedlab import scenes, widgets
-from pagedlab.scenes import Actor, Frame, Part, Question, Scene
+from pagedlab.scenes import Actor, Frame, Part, Scene
 from pagedlab.widgets import export
 
 pytestmark = pytest.mark.browser
 
+Window = Any
+"""That of `conftest`."""
+
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-class Window:
-    """Pages opened from disk without a network; an error in one fails the test."""
-
-    def __init__(self, browser: Any, folder: Path) -> None:
-        self._browser, self._folder = browser, folder
-        self._contexts: list[Any] = []
-        self._errors: list[str] = []
-
-    def open(self, shown: Scene | Question, *, width: int = 1200, height: int = 900, **options: Any) -> Any:
-        context = self._browser.new_context(
-            viewport={"width": width, "height": height}, offline=True, **{"reduced_motion": "reduce", **options}
-        )
-        self._contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: self._errors.append(str(error)))
-        page.on("console", lambda message: self._errors.append(message.text) if message.type == "error" else None)
-        page.goto(widgets.export_html(shown, self._folder / "pool.html").as_uri())
-        page.wait_for_selector("[data-pagedlab-player]")
-        return page
-
-    def close(self) -> None:
-        for context in self._contexts:
-            context.close()
-        assert self._errors == []
-
-
-@pytest.fixture
-def window(browser: Any, tmp_path: Path) -> Iterator[Window]:
-    opened = Window(browser, tmp_path)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +39,6 @@ def frame(page: Any) -> int:
     return int(page.locator("[data-pagedlab-player]").get_attribute("data-frame"))
 
 
-def caption(page: Any) -> str:
-    return re.sub(r"\s+", " ", page.get_by_test_id("caption").inner_text()).strip()
-
-
 def told(scene: Scene, at: int, block: int) -> str:
     """What is to be said of a block in a frame."""
     look = scene.cells_at(at)[block]
@@ -82,8 +46,6 @@ def told(scene: Scene, at: int, block: int) -> str:
     return f"block {block}{whose}: {look.title}"
 
 
-DRAWN = """() => [...document.querySelectorAll('.pl-actor:not(.pl-leave)')].map(n => [n.dataset.key, n.outerHTML])"""
-FACTS = """() => [...document.querySelectorAll('.pl-actor:not(.pl-leave)')].map(n => [n.dataset.key, {...n.dataset}])"""
 # The dots of each cell, as a text, and the canvas as a whole.
 CELLS = """() => {
     const canvas = document.querySelector('.pl-field canvas');
@@ -109,24 +71,6 @@ BACKGROUND = """() => {
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-def test_cards_show_each_frame_of_the_scene_and_back_restores_it(window: Window) -> None:
-    shown = scenes.block_pool(three_requests())
-    page = window.open(shown)
-    page.locator("[data-pagedlab-player]").focus()
-    seen = []
-    for expected in shown.frames:
-        assert caption(page) == expected.caption
-        facts = dict(page.evaluate(FACTS))
-        assert set(facts) == set(expected.stage)
-        for key, actor in expected.stage.items():
-            assert {name: facts[key][name] for name in actor.data} == {k: str(v) for k, v in actor.data.items()}
-        seen.append(page.evaluate(DRAWN))
-        page.keyboard.press("ArrowRight")
-    for drawn in reversed(seen[:-1]):
-        page.keyboard.press("ArrowLeft")
-        assert page.evaluate(DRAWN) == drawn
 
 
 def test_an_entry_travels_from_the_queue_to_its_card(window: Window) -> None:
@@ -436,8 +380,8 @@ def test_the_field_fits_any_window_and_fine_screens(window: Window, scene: Scene
 
 
 # --- how fast it is ---------------------------------------------------------------------------------------------------
-# The goals are a first paint within 1 s, a step within 16 ms (median), and no block over 100 ms while scrubbing. A test
-# machine may be busy with other things: three times that is allowed here.
+# The goals are a first paint within 1 s, a step within 16 ms (median), no block over 100 ms while scrubbing, and 60
+# pictures a second in motion. A test machine may be busy with other things: more than that is allowed here.
 
 PATIENCE = 3
 STEPS = """async (times) => {
@@ -488,7 +432,19 @@ def test_a_long_run_is_painted_soon_and_scrubbing_never_waits(window: Window, lo
     longest = max(map(min, zip(*scrubs, strict=True)))  # what is slow by itself is slow each time it is done
     print(f"longest scrub, ms: {longest:,.0f}")
     assert sorted(paints)[1] < 1_000 * PATIENCE
-    assert longest < 100 * PATIENCE
+    assert longest < 100 * 2
+
+
+def chips(count: int, num_frames: int, *, every: int) -> Scene:
+    """A scene of so many actors, of which in each frame one of ``every`` moves."""
+    part = Part("chip", 0, 0, 12, 14, "7")
+
+    def actor(one: int, at: int) -> Actor:
+        moved = at % 7 if one % every == at % every else 0
+        return Actor(f"{one:04}", 14.0 * (one % 40) + moved, 16.0 * (one // 40), 12, 14, (part,))
+
+    frames = [Frame(str(at), tuple(actor(one, at) for one in range(count)), f"Frame {at}.") for at in range(num_frames)]
+    return Scene("many", "Many", 584, 420, tuple(frames))
 
 
 @pytest.mark.slow
@@ -496,29 +452,36 @@ def test_a_long_run_is_painted_soon_and_scrubbing_never_waits(window: Window, lo
 def test_a_step_is_quick_with_a_large_grid_and_with_a_thousand_actors(window: Window) -> None:
     grid = scenes.block_pool(busy(16_384, 256, 150, 700, 150), steps=range(150))
     assert grid.grid.count == 16_384
-    chip = Part("chip", 0, 0, 12, 14, "7")
-    many = tuple(
-        Frame(
-            str(at),
-            tuple(
-                Actor(
-                    f"{one:04}",
-                    14.0 * (one % 40) + (at % 7 if one % 50 == at % 50 else 0),
-                    16.0 * (one // 40),
-                    12,
-                    14,
-                    (chip,),
-                )
-                for one in range(1_000)
-            ),
-            f"Frame {at}.",
-        )
-        for at in range(80)
-    )
-    for name, shown in (("grid", grid), ("actors", Scene("many", "Many", 584, 420, many))):
+    for name, shown in (("grid", grid), ("actors", chips(1_000, 80, every=50))):
         median = window.open(shown, reduced_motion="no-preference").evaluate(STEPS, 70)
         print(f"step with many {name}, ms: {median:,.0f}")
         assert median < 16 * PATIENCE, name
+
+
+PICTURES = """async (steps) => {
+    const next = document.querySelector('[data-action=next]'), gaps = [];
+    for (let step = 0; step < steps; step += 1) {
+        next.click();
+        const start = await new Promise(requestAnimationFrame);
+        for (let last = start; last - start < 330;) {
+            const now = await new Promise(requestAnimationFrame);
+            gaps.push(now - last);
+            last = now;
+        }
+    }
+    return gaps;
+}"""
+
+
+@pytest.mark.slow
+def test_two_hundred_actors_move_at_sixty_pictures_a_second(window: Window) -> None:
+    page = window.open(chips(200, 40, every=1), reduced_motion="no-preference")
+    shares = []
+    for _ in range(3):  # a busy machine drops pictures: the best of three goes counts
+        gaps = page.evaluate(PICTURES, 10)
+        shares.append(sum(gap < 17.5 for gap in gaps) / len(gaps))
+    print(f"pictures within 17 ms: {', '.join(f'{share:.0%}' for share in shares)}")
+    assert max(shares) > 0.5
 
 
 RENDER = """async ([source, payload]) => {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from traces import make_trace
 from pagedlab import scenes, widgets
 from pagedlab.errors import LessonError
 from pagedlab.scenes import Scene
-from pagedlab.widgets import display, export
+from pagedlab.widgets import display
 
 _ROOT = Path(__file__).parents[2]
 
@@ -190,11 +189,3 @@ def test_the_frame_in_a_notebook_holds_the_same_page() -> None:
     found = re.search(r'data-page="(.*?)" title', widgets.static_html(scene), re.DOTALL)
     assert found
     assert html.unescape(found[1]) == widgets.to_html(scene, alone=False)
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-def test_the_javascript_passes_its_own_tests() -> None:
-    file = Path(export.__file__).with_name("player.js")
-    subprocess.run(["node", "--check", str(file)], check=True)
-    done = subprocess.run(["node", "--test", str(_ROOT / "tests" / "js")], capture_output=True, text=True, cwd=_ROOT)
-    assert done.returncode == 0, done.stdout[-4000:]

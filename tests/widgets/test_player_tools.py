@@ -14,12 +14,14 @@ import pytest
 from recorded import five_recorded_requests
 from traces import five_requests, make_trace
 
-from pagedlab import scenes, widgets
+from pagedlab import scenes
 from pagedlab.scenes import Scene
 
 pytestmark = pytest.mark.browser
 
 Together = Callable[..., Any]
+Window = Any
+"""That of `conftest`."""
 
 
 def frame(page: Any) -> int:
@@ -203,20 +205,18 @@ def save(page: Any, kind: str, folder: Path) -> Path:
     return path
 
 
-def open_page(browser: Any, shown: Scene, folder: Path, **options: Any) -> Any:
-    page = browser.new_context(viewport={"width": 1200, "height": 900}, offline=True, **options).new_page()
-    page.errors = []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
-    page.goto(widgets.export_html(shown, folder / "page.html").as_uri())
-    return page
+@pytest.fixture
+def window(window: Window) -> Window:
+    """Open pages that move."""
+    window.motion = "no-preference"
+    return window
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_saved_svg_stands_alone_and_holds_all_that_is_seen(
-    browser: Any, scene: Scene, tmp_path: Path, scheme: str
+    window: Window, scene: Scene, tmp_path: Path, scheme: str
 ) -> None:
-    page = open_page(browser, scene, tmp_path, color_scheme=scheme)
+    page = window.open(scene, color_scheme=scheme)
     press(page, *["next"] * 4)
     path = save(page, "svg", tmp_path)
     assert path.name == "pagedlab-step-frame-5.svg"
@@ -231,8 +231,6 @@ def test_a_saved_svg_stands_alone_and_holds_all_that_is_seen(
         assert expected in plain
     paper = root[0].get("fill")
     assert paper == {"light": "#ffffff", "dark": "#14171b"}[scheme]
-    assert page.errors == []
-    page.context.close()
 
 
 _SAMPLE = """async ([url, places]) => {
@@ -247,14 +245,12 @@ _SAMPLE = """async ([url, places]) => {
 
 
 def test_a_saved_png_has_twice_the_size_and_the_colours_of_the_requests(
-    browser: Any, tmp_path: Path, together: Together
+    window: Window, tmp_path: Path, together: Together
 ) -> None:
     scene = scenes.condense(five_recorded_requests())
-    page = open_page(browser, scene, tmp_path, color_scheme="light")
+    page = window.open(scene, color_scheme="light")
     root = ET.fromstring(save(page, "svg", tmp_path).read_text(encoding="utf-8"))
     png = save(page, "png", tmp_path).read_bytes()
-    assert page.errors == []
-    page.context.close()
     width, height = struct.unpack(">II", png[16:24])
     assert (width, height) == (2 * int(root.get("width")), 2 * int(root.get("height")))
     # The middle of each plain swatch of a row, as the scene places it in the stage, which lies below the title.
@@ -279,10 +275,10 @@ _COLOURS = """async ([url, top, bottom]) => {
 }"""
 
 
-def test_the_cells_of_a_grid_are_in_the_picture(browser: Any, tmp_path: Path, together: Together) -> None:
+def test_the_cells_of_a_grid_are_in_the_picture(window: Window, tmp_path: Path, together: Together) -> None:
     scene = scenes.block_pool(make_trace({"A": "abcdefgh", "B": "xyz"}, [4, 4], num_blocks=400))
     assert scene.grid is not None
-    page = open_page(browser, scene, tmp_path)
+    page = window.open(scene)
     press(page, "last")
     root = ET.fromstring(save(page, "svg", tmp_path).read_text(encoding="utf-8"))
     *legend, field = root.iter("{http://www.w3.org/2000/svg}image")
@@ -296,27 +292,24 @@ def test_the_cells_of_a_grid_are_in_the_picture(browser: Any, tmp_path: Path, to
     )
     assert top + height <= caption
     png = "data:image/png;base64," + base64.b64encode(save(page, "png", tmp_path).read_bytes()).decode()
-    page.context.close()
     assert together().evaluate(_COLOURS, [png, int(2 * top), int(2 * (top + height))]) > 8
 
 
-def test_a_picture_survives_names_that_xml_cannot_hold(browser: Any, tmp_path: Path) -> None:
+def test_a_picture_survives_names_that_xml_cannot_hold(window: Window, tmp_path: Path) -> None:
     trace = make_trace({"\x00\x08<b>&": "abc", "\u202eרב": "d", "🙂": "e", "\ufffe": "f"}, [2, 2, 2, 2])
-    page = open_page(browser, scenes.step(trace, 0), tmp_path)
+    page = window.open(scenes.step(trace, 0))
     press(page, "last")
     root = ET.fromstring(save(page, "svg", tmp_path).read_text(encoding="utf-8"))
     assert "\ufffd\ufffd<b>&" in "".join(root.itertext())
     assert save(page, "png", tmp_path).stat().st_size > 10_000
-    assert page.errors == []
-    page.context.close()
 
 
 # --- the foot stays in view -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [scenes.step, scenes.timeline, scenes.slot_mapping])
-def test_at_1000_by_800_stepping_needs_no_scrolling(browser: Any, make: Callable[..., Scene], tmp_path: Path) -> None:
-    page = open_page(browser, make(five_requests()), tmp_path)
+def test_at_1000_by_800_stepping_needs_no_scrolling(window: Window, make: Callable[..., Scene]) -> None:
+    page = window.open(make(five_requests()))
     page.set_viewport_size({"width": 1000, "height": 800})
     foot = page.locator(".pl-foot")
     page.wait_for_function("document.querySelector('.is-in-view')")
@@ -331,7 +324,6 @@ def test_at_1000_by_800_stepping_needs_no_scrolling(browser: Any, make: Callable
     page.evaluate("scrollTo(0, 0)")
     page.locator("[data-action=next]").click()
     assert (frame(page), page.evaluate("scrollY")) == (1, 0)
-    page.context.close()
 
 
 def test_the_foot_of_a_player_that_only_peeps_in_does_not_cover_its_head(together: Together, scene: Scene) -> None:

@@ -40,8 +40,8 @@ def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupy
 def seen_live(browser: Any, lab: Jupyter) -> dict[str, Any]:
     """What is seen when the notebook has run three times; then it is saved and its kernel ends."""
     page = lab.open(browser)
-    for nth in (1, 2, 3):
-        lab.run_all(page, nth)
+    for _ in range(3):
+        lab.run_all(page)
         page.locator(LIVE).wait_for()
     page.wait_for_timeout(3500)  # longer than a frame waits for the live player
     page.locator("[data-action=next]").click()

@@ -1,19 +1,19 @@
-"""The scene `timeline` in a real browser: what is drawn is what the trace says, forwards and backwards."""
+"""The scene `timeline` in a real browser: of two runs, what is drawn is what the traces say."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from traces import make_trace
 
-from pagedlab import scenes, widgets
+from pagedlab import scenes
 from pagedlab.scenes import Scene
 
 pytestmark = pytest.mark.browser
+
+Window = Any
+"""That of `conftest`."""
 
 NAMES = ["A", "<img src=x onerror=alert(1)>", "שלום", "", "x" * 2000]
 
@@ -27,41 +27,8 @@ def scene() -> Scene:
 
 
 @pytest.fixture
-def page(browser: Any, scene: Scene, tmp_path: Path) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1000, "height": 800}, offline=True, reduced_motion="reduce")
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.goto(widgets.export_html(scene, tmp_path / "timeline.html").as_uri())
-    page.wait_for_selector("[data-pagedlab-player]")
-    yield page
-    context.close()
-    assert errors == []
-
-
-def drawn(page: Any) -> dict[str, str]:
-    """What is drawn: each actor's key and all of it."""
-    return dict(
-        page.evaluate(
-            "() => [...document.querySelectorAll('.pl-actor:not(.pl-leave)')].map(n => [n.dataset.key, n.outerHTML])"
-        )
-    )
-
-
-def test_the_page_shows_each_frame_of_the_scene_and_back_restores_it(page: Any, scene: Scene) -> None:
-    page.locator("[data-pagedlab-player]").focus()
-    seen = []
-    for frame in scene.frames:
-        said = re.sub(r"\s+", " ", page.get_by_test_id("caption").inner_text()).strip()
-        assert said == re.sub(r"\s+", " ", frame.caption)
-        now = drawn(page)
-        assert set(now) == set(frame.stage)
-        seen.append(now)
-        page.keyboard.press("ArrowRight")
-    for expected in reversed(seen[:-1]):
-        page.keyboard.press("ArrowLeft")
-        assert drawn(page) == expected
+def page(window: Window, scene: Scene) -> Any:
+    return window.open(scene, width=1000, height=800)
 
 
 def test_a_named_step_shows_what_the_trace_granted(page: Any, scene: Scene) -> None:

@@ -6,12 +6,14 @@ vLLM has no counterpart.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pagedlab.teaching.exercises.comparing import difference
+from pagedlab.teaching.exercises.comparing import canonical, difference
 from pagedlab.teaching.exercises.exercise import RETURNED, Exercise, Inputs
 
 if TYPE_CHECKING:
@@ -102,6 +104,21 @@ def difference_seen(exercise: Exercise, expected: Answer, actual: Answer) -> str
     """Say how two answers differ in what counts; None if they do not."""
     wanted, given = exercise.seen(expected.values(exercise), actual.values(exercise))
     return difference(wanted, given)
+
+
+def reference_of(exercise: Exercise) -> Subject:
+    """Return the reference as something to ask; where it is not there, its recorded answers."""
+    return exercise.recorded or TrustedSubject(exercise, exercise.reference)
+
+
+def fingerprint_of(exercise: Exercise, answer: Answer) -> str:
+    """Return what all answers have in common that cannot be told apart (`same_answer`), and nothing else has."""
+    if answer.raised is not None:
+        seen: Any = answer.raised.type_name
+    else:
+        untouched = [answer.inputs[name] for name in exercise.parameters if name not in exercise.changes]
+        seen = [dict(exercise.seen(answer.values(exercise))[0]), untouched]
+    return hashlib.sha256(json.dumps(canonical(seen)).encode()).hexdigest()[:16]
 
 
 def same_answer(exercise: Exercise, one: Answer, other: Answer) -> bool:

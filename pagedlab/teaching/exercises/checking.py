@@ -10,15 +10,17 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pagedlab.errors import ExerciseError
 from pagedlab.kernels import backend
 from pagedlab.teaching.exercises.answers import same_answer
-from pagedlab.teaching.exercises.exercise import Exercise
+from pagedlab.teaching.exercises.exercise import SPEED, Exercise
 from pagedlab.teaching.exercises.hints import GENERAL, Hint
 from pagedlab.teaching.exercises.matching import misconception
 from pagedlab.teaching.exercises.playing import Played, reference_steps
@@ -27,7 +29,7 @@ from pagedlab.teaching.exercises.sandbox import Sandbox, Submission, SubmissionE
 from pagedlab.teaching.exercises.searching import Examiner, Finding
 from pagedlab.teaching.exercises.tensors import TIERS
 from pagedlab.teaching.exercises.timing import slow_misconception, times_as_fast
-from pagedlab.teaching.exercises.verdict import Verdict
+from pagedlab.teaching.exercises.verdict import Outcome, Verdict
 from pagedlab.teaching.exercises.wording import (
     load_problem,
     place_of,
@@ -43,7 +45,9 @@ _MISTAKES = frozenset({"wrong", "raised", "mutates"})
 _TIMES_ASKED_AGAIN = 4
 
 
-def check(entry: Entry, submission: Submission, seed: int = 0) -> Verdict:
+def check(
+    entry: Entry, submission: Submission, seed: int = 0, *, every_test: bool = False, hidden: Sequence[Path] = ()
+) -> Verdict:
     """Judge a submission.
 
     Parameters
@@ -52,6 +56,10 @@ def check(entry: Entry, submission: Submission, seed: int = 0) -> Verdict:
     submission : Submission
     seed : int
         For the inputs beyond the cases: the same seed tries the same ones.
+    every_test : bool
+        Go on after the first test that fails, and tell what became of each in `Verdict.outcomes`.
+    hidden : sequence of Path
+        Folders and files, beside the exercises, that the submission must not see.
 
     Returns
     -------
@@ -63,29 +71,35 @@ def check(entry: Entry, submission: Submission, seed: int = 0) -> Verdict:
         If it cannot be checked here.
     """
     exercise = entry.exercise
-    if exercise.form == "triton" and not backend().has_triton:
-        raise ExerciseError(
-            f"{exercise.name} cannot be checked here: {backend().reason}. "
-            f"Do the same in NumPy: pagedlab start {exercise.instead}"
-        )
     begin = time.perf_counter()
-    with Sandbox(exercise, hidden=(entry.folder.parent,)) as sandbox:
-        verdict = _judge(entry, submission, sandbox, seed)
+    with Sandbox(exercise, hidden=(entry.folder.parent, *hidden)) as sandbox:
+        # Its process starts while this one imports torch.
+        if exercise.form == "triton" and not backend().has_triton:
+            raise ExerciseError(
+                f"{exercise.name} cannot be checked here: {backend().reason}. "
+                f"Do the same in NumPy: pagedlab start {exercise.instead}"
+            )
+        verdict = _judge(entry, submission, sandbox, seed, every_test=every_test)
         notes = (*verdict.notes, *about_the_process(sandbox))
         printed = sandbox.printed
     return replace(verdict, notes=notes, printed=printed, seconds=time.perf_counter() - begin)
 
 
-def _judge(entry: Entry, submission: Submission, sandbox: Sandbox, seed: int) -> Verdict:
+def _judge(entry: Entry, submission: Submission, sandbox: Sandbox, seed: int, *, every_test: bool) -> Verdict:
     exercise = entry.exercise
     try:
         problem = load_problem(exercise, submission, sandbox.load(submission))
     except SubmissionEndedError as ended:
         message = words_for_the_end(ended, f"Loading {submission.filename}")
-        return verdict_with(exercise, ended.why, message, place=place_of(submission, ended.line))
-    if problem is not None:
-        return problem
-    examiner = Examiner(exercise, sandbox)
+        problem = verdict_with(exercise, ended.why, message, place=place_of(submission, ended.line))
+    restart = functools.partial(sandbox.restart, submission) if every_test else None
+    examiner = Examiner(exercise, sandbox, restart)
+    verdict = problem or _examined(entry, submission, sandbox, examiner, seed)
+    return replace(verdict, outcomes=_outcomes(submission, examiner, verdict)) if every_test else verdict
+
+
+def _examined(entry: Entry, submission: Submission, sandbox: Sandbox, examiner: Examiner, seed: int) -> Verdict:
+    exercise = entry.exercise
     finding = examiner.examine(seed)
     warned = tuple(f"Python warned: {text}." for text in examiner.warnings)
     common: dict[str, Any] = {"notes": warned, "num_inputs": examiner.num_inputs}
@@ -119,8 +133,25 @@ def _right(entry: Entry, sandbox: Sandbox, common: dict[str, Any]) -> Verdict:
     measured = f"It is {times:.1f} times as fast as the reference; {wanted:g} are asked."
     if times >= wanted:
         return verdict_with(exercise, "passed", f"{message} {measured}", **common)
-    topic = slow_misconception(exercise, entry.mutants, times)
+    topic = slow_misconception(entry, times)
     return verdict_with(exercise, "slow", f"{message} {measured}", hint=_first_hint(entry, topic), **common)
+
+
+def _outcomes(submission: Submission, examiner: Examiner, verdict: Verdict) -> tuple[Outcome, ...]:
+    """Say what became of each test; one that was not asked for has failed for the reason of the whole."""
+    exercise = examiner.exercise
+    outcomes = []
+    for test in exercise.tests:
+        if test == SPEED:
+            reason = "" if verdict.passed else verdict.message
+        elif test not in examiner.findings:
+            reason = verdict.message
+        elif (finding := examiner.findings[test]) is None:
+            reason = ""
+        else:
+            reason = verdict_of(exercise, submission, finding).message
+        outcomes.append(Outcome(test, reason))
+    return tuple(outcomes)
 
 
 def _confirmed(exercise: Exercise, submission: Submission, sandbox: Sandbox, finding: Finding) -> Finding:

@@ -13,6 +13,7 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,37 @@ def _sequence_difference(expected: Any, actual: Any, place: str) -> str | None:
         many = f"{len(actual)} {'entry' if len(actual) == 1 else 'entries'}"
         return f"{_named(place)} {_verb(place, 'has', 'something with ')}{many}; it should have {len(expected)}"
     return None
+
+
+def canonical(value: Any) -> Any:
+    """Return JSON-ready data that is the same for values without a `difference`, and for no others.
+
+    >>> canonical({"b": 2, "a": np.int64(1)}) == canonical({"a": 1, "b": 2})
+    True
+    >>> canonical([1, 2]) == canonical((1, 2))
+    False
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if _is_number(value):
+        if isinstance(value, int | np.integer):
+            return int(value)
+        return {"number": repr(complex(value) + 0)}  # no negative zero
+    if isinstance(value, np.ndarray):
+        return {"array": [value.dtype.str, list(value.shape), [canonical(item) for item in value.ravel().tolist()]]}
+    if isinstance(value, SimpleNamespace):
+        return {"record": canonical(vars(value))}
+    if isinstance(value, dict):
+        return {"dict": sorted(([canonical(key), canonical(item)] for key, item in value.items()), key=json.dumps)}
+    if isinstance(value, list):
+        return [canonical(item) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [canonical(item) for item in value]}
+    if isinstance(value, set | frozenset):
+        return {type(value).__name__: sorted((canonical(item) for item in value), key=json.dumps)}
+    if isinstance(value, Foreign):
+        return {"foreign": value.type_name}
+    return {type(value).__name__: repr(value)}
 
 
 # --- words --------------------------------------------------------------------------------------------------------

@@ -34,6 +34,9 @@ if sys.platform != "win32":
 _WORK_BYTES = 32 << 20
 """What fits in the working folder, and in one file."""
 
+COMPILING = 15
+"""On a GPU a call may take so many times as long: Triton compiles each kernel, for each block size anew."""
+
 _OPEN_FILES = 256
 _MAX_PROCESSES = 512
 """Where processes must be allowed, for a GPU's compiler."""
@@ -124,7 +127,7 @@ def enter_namespaces(done: Confinement, hidden: Sequence[str], *, for_driver: bo
     ----------
     done : Confinement
     hidden : sequence of str
-        Folders to show as empty.
+        Folders and files to show as empty. One that is not there needs no hiding.
     for_driver : bool
         Whether a GPU's driver may run: it writes what it has to say of itself into /proc, and a compiler starts
         processes.
@@ -150,19 +153,23 @@ def enter_namespaces(done: Confinement, hidden: Sequence[str], *, for_driver: bo
 
 
 def _arrange_files(libc: Any, done: Confinement, hidden: Sequence[str]) -> None:
-    """Show all files read-only, the hidden folders empty, and the working folder as a small one in memory."""
+    """Show all files read-only, what is hidden as empty, and the working folder as a small one in memory."""
     work = os.getcwd()  # noqa: PTH109 - pathlib is not loaded yet
     if libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None) != 0:
         return
     options = f"size={_WORK_BYTES},mode=700".encode()
-    done.solutions = all(
-        libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _MS_NOSUID_NODEV, b"size=4096,mode=555") == 0
-        for folder in hidden
-    )
+    done.solutions = all(_hide(libc, path) for path in hidden if os.path.exists(path))  # noqa: PTH110
     if _make_read_only(libc, b"/", _AT_RECURSIVE):
         done.files = libc.mount(b"tmpfs", os.fsencode(work), b"tmpfs", _MS_NOSUID_NODEV, options) == 0
     os.chdir("/")
     os.chdir(work)
+
+
+def _hide(libc: Any, path: str) -> bool:
+    target = os.fsencode(path)
+    if os.path.isdir(path):  # noqa: PTH112
+        return bool(libc.mount(b"tmpfs", target, b"tmpfs", _MS_NOSUID_NODEV, b"size=4096,mode=555") == 0)
+    return bool(libc.mount(b"/dev/null", target, None, _MS_BIND, None) == 0)
 
 
 def _arrange_processes(libc: Any, *, writable: bool) -> None:

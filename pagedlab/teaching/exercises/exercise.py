@@ -29,8 +29,7 @@ from pagedlab.errors import ExerciseError
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from pagedlab.scenes.scene import Scene
-    from pagedlab.teaching.exercises.playing import Played
+    from pagedlab.teaching.exercises.recorded import RecordedAnswers
 
 Inputs = Mapping[str, Any]
 """The arguments of one call, by name, in the order in which they are passed."""
@@ -39,6 +38,9 @@ Values = Mapping[str, Any]
 """What a call came to: the arguments that it may change, as they are afterwards, and ``returned``."""
 
 RETURNED = "returned"
+
+OTHER_INPUTS, SPEED = "other inputs", "speed"
+"""What the tests are called that are no cases."""
 
 
 class Case:
@@ -130,10 +132,6 @@ class Exercise:
         The arguments that the function changes in place. It must leave the others as they are.
     view : callable, optional
         Makes of the values of a call (`Values`) the dict of what counts: drop what is stale, say. By default all does.
-    watch : tuple of str
-        What is played step by step: inputs, or local variables that the starter names. By default `changes`.
-    play : callable, optional
-        Makes a scene of both recordings (`Played`), instead of the general one.
     drive : callable, optional
         ``drive(subject, *inputs)`` calls the submission and returns what is compared, where a plain call is not it: a
         list of operations on a class, say. It is sent to the submission's process as source, so it uses nothing but
@@ -145,6 +143,8 @@ class Exercise:
     instead : str
         For ``"triton"``: the exercise in NumPy, to offer where there is no Triton.
     limits : Limits
+    recorded : RecordedAnswers, optional
+        In a student's copy: what the reference answers, which then only has a name and parameters.
     """
 
     name: str
@@ -156,13 +156,12 @@ class Exercise:
     strategy: SearchStrategy[dict[str, Any]]
     changes: tuple[str, ...] = ()
     view: Callable[[Values], Mapping[str, Any]] | None = None
-    watch: tuple[str, ...] = ()
-    play: Callable[[Played], Scene] | None = None
     drive: Callable[..., Any] | None = None
     form: Literal["function", "triton", "speed"] = "function"
     speed: Speed | None = None
     instead: str = ""
     limits: Limits = field(default_factory=Limits)
+    recorded: RecordedAnswers | None = None
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -180,6 +179,8 @@ class Exercise:
             yield "a speed exercise, and no other, says how fast in `speed`"
         if self.form == "triton" and not self.instead:
             yield "a Triton exercise names the NumPy form to do where there is no Triton, in `instead`"
+        if len(set(self.tests)) < len(self.tests):
+            yield "two of its cases are special for the same reason"
         for case in (*self.cases, *(self.speed.cases if self.speed else ())):
             if tuple(case.inputs) != self.parameters:
                 yield f"{case} has the inputs {tuple(case.inputs)}, the reference takes {self.parameters}"
@@ -203,9 +204,14 @@ class Exercise:
         return f"{self.function}({', '.join(inspect.signature(self.reference).parameters)})"
 
     @property
+    def tests(self) -> tuple[str, ...]:
+        """What is tested: the cases, by what is special about them; other inputs; the speed, if it counts."""
+        return (*(case.why for case in self.cases), OTHER_INPUTS, *([SPEED] if self.speed else []))
+
+    @property
     def watched(self) -> tuple[str, ...]:
         """What is recorded step by step; nothing where a `drive` calls the submission."""
-        return () if self.drive else self.watch or self.changes
+        return () if self.drive else self.changes
 
     def seen(self, *values: Values) -> tuple[Mapping[str, Any], ...]:
         """Return what counts of the values of calls; all, if `view` cannot make sense of one of them."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pagedlab.teaching.exercises.exercise import Exercise
 from pagedlab.teaching.exercises.matching import misconception
 from pagedlab.teaching.exercises.registry import Entry
 from pagedlab.teaching.exercises.searching import Examiner, subject_of
@@ -47,19 +46,16 @@ def kill_of(entry: Entry, name: str) -> Kill:
     """Check one mutant of an exercise, in this process."""
     exercise, mutant = entry.exercise, entry.mutants[name]
     subject = subject_of(exercise, mutant)
-    case = Examiner(exercise, subject).try_cases()
-    kinds, topics = [], []
-    for seed in SEEDS:
-        finding = Examiner(exercise, subject).examine(seed)
-        if finding is not None:
-            kinds.append(finding.kind)
-            topics.append(misconception(entry, subject, finding.inputs, seed))
-        else:
-            times = _too_slow(exercise, TimedFunction(exercise, mutant))
-            kinds.append("slow" if times else "")
-            topics.append(slow_misconception(exercise, entry.mutants, times) if times else "")
+    findings = [Examiner(exercise, subject).examine(seed) for seed in SEEDS]
+    # What is right is timed once: no seed makes it faster.
+    slow = slowness(entry, TimedFunction(exercise, mutant)) if None in findings else ("", "")
+    results = [
+        slow if finding is None else (finding.kind, misconception(entry, subject, finding.inputs, seed))
+        for finding, seed in zip(findings, SEEDS, strict=True)
+    ]
     belief = " ".join((mutant.__doc__ or "").split())
-    return Kill(name, belief, case.why if case is not None else "", tuple(kinds), tuple(topics))
+    case = findings[0].also or findings[0].why if findings[0] is not None else ""  # the same with every seed
+    return Kill(name, belief, case, tuple(kind for kind, _ in results), tuple(topic for _, topic in results))
 
 
 def kills_of(entry: Entry) -> Iterator[Kill]:
@@ -67,9 +63,9 @@ def kills_of(entry: Entry) -> Iterator[Kill]:
     return (kill_of(entry, name) for name in entry.mutants)
 
 
-def _too_slow(exercise: Exercise, subject: TimedFunction) -> float:
-    """Return how many times as fast as the reference a right mutant is, if that is not enough; else 0."""
-    if exercise.speed is None:
-        return 0.0
-    times = times_as_fast(exercise, subject)
-    return times if times < exercise.speed.times else 0.0
+def slowness(entry: Entry, subject: TimedFunction) -> tuple[str, str]:
+    """Return the kind and the topic of a right mutant: that it is too slow, and why; both empty if it is not."""
+    exercise = entry.exercise
+    if exercise.speed is None or (times := times_as_fast(exercise, subject)) >= exercise.speed.times:
+        return "", ""
+    return "slow", slow_misconception(entry, times)

@@ -2,15 +2,16 @@
 
 A mutant is a wrong version of the solution, named for what its author believed. It explains a submission if it gives
 the submission's answer on the failing input, and, over some more, differs from the reference where the submission does.
+Answers are compared by their fingerprints: a student's copy has those of the mutants, and no mutants.
 
 vLLM has no counterpart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from pagedlab.teaching.exercises.answers import Answer, Subject, TrustedSubject, same_answer
+from pagedlab.teaching.exercises.answers import Subject, fingerprint_of, reference_of
 from pagedlab.teaching.exercises.exercise import Exercise, Inputs
 from pagedlab.teaching.exercises.hints import GENERAL
 from pagedlab.teaching.exercises.registry import Entry
@@ -19,6 +20,9 @@ from pagedlab.teaching.exercises.searching import example_inputs, subject_of
 
 _MORE_INPUTS = 20
 _ALIKE_ENOUGH = 0.5
+
+Printer = Callable[[Inputs], str]
+"""Returns the fingerprint of somebody's answer to an input."""
 
 
 def misconception(entry: Entry, subject: Subject, failing: Inputs, seed: int) -> str:
@@ -35,47 +39,41 @@ def misconception(entry: Entry, subject: Subject, failing: Inputs, seed: int) ->
         For the choice of further inputs.
     """
     exercise = entry.exercise
-    suspects = _who_does_the_same(entry, subject, failing)
-    if len(suspects) <= 1:  # nothing more to tell apart: a mutant that fails alike explains it well enough
-        more = [case.inputs for case in exercise.cases]
-    else:
-        more = [*(case.inputs for case in exercise.cases), *example_inputs(exercise, seed, _MORE_INPUTS)]
+    submitted = _printer(exercise, subject)
     try:
-        answers = _answers_of(subject, more)
+        mine = submitted(failing)
+        suspects = {name: suspect for name, suspect in _suspects(entry).items() if suspect(failing) == mine}
+        if not suspects:
+            return GENERAL
+        more = [case.inputs for case in exercise.cases]
+        if len(suspects) > 1:  # one that is alone explains it well enough: there is nothing to tell apart
+            more += example_inputs(exercise, seed, _MORE_INPUTS)
+        answers = [submitted(inputs) for inputs in more]
     except SubmissionEndedError:
         return GENERAL
-    right = _answers_of(TrustedSubject(exercise, exercise.reference), more)
-    scores = {name: _likeness(exercise, right, answers, _answers_of(mutant, more)) for name, mutant in suspects.items()}
-    best = max(scores, key=lambda name: scores[name], default=GENERAL)
-    return best if scores.get(best, 0.0) >= _ALIKE_ENOUGH else GENERAL
+    reference = _printer(exercise, reference_of(exercise))
+    right = [reference(inputs) for inputs in more]
+    scores = {name: _likeness(right, answers, [suspect(item) for item in more]) for name, suspect in suspects.items()}
+    best = max(scores, key=lambda name: scores[name])
+    return best if scores[best] >= _ALIKE_ENOUGH else GENERAL
 
 
-def _who_does_the_same(entry: Entry, subject: Subject, failing: Inputs) -> dict[str, TrustedSubject]:
-    """Return the mutants that give the submission's answer on the failing input."""
-    try:
-        submitted = subject.answer(failing)
-    except SubmissionEndedError:
-        return {}
-    mutants = {name: subject_of(entry.exercise, mutant) for name, mutant in entry.mutants.items()}
-    return {
-        name: mutant
-        for name, mutant in mutants.items()
-        if same_answer(entry.exercise, submitted, mutant.answer(failing))
-    }
+def _suspects(entry: Entry) -> Mapping[str, Printer]:
+    exercise = entry.exercise
+    if exercise.recorded is not None:
+        return exercise.recorded.suspects
+    return {name: _printer(exercise, subject_of(exercise, mutant)) for name, mutant in entry.mutants.items()}
 
 
-def _answers_of(subject: Subject, inputs: Sequence[Inputs]) -> list[Answer]:
-    return [subject.answer(item) for item in inputs]
+def _printer(exercise: Exercise, subject: Subject) -> Printer:
+    return lambda inputs: fingerprint_of(exercise, subject.answer(inputs))
 
 
-def _likeness(
-    exercise: Exercise, right: Sequence[Answer], submitted: Sequence[Answer], mutated: Sequence[Answer]
-) -> float:
+def _likeness(right: Sequence[str], submitted: Sequence[str], mutated: Sequence[str]) -> float:
     """Of the inputs on which either is wrong, return the part on which both do the same; 1 if there are none."""
-    alike = wrong = 0
-    for reference, submission, mutant in zip(right, submitted, mutated, strict=True):
-        if same_answer(exercise, reference, submission) and same_answer(exercise, reference, mutant):
-            continue
-        wrong += 1
-        alike += same_answer(exercise, submission, mutant)
-    return alike / wrong if wrong else 1.0
+    wrong = [
+        mine == theirs
+        for reference, mine, theirs in zip(right, submitted, mutated, strict=True)
+        if not reference == mine == theirs
+    ]
+    return sum(wrong) / len(wrong) if wrong else 1.0

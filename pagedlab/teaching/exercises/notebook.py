@@ -12,20 +12,24 @@ vLLM has no counterpart.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pagedlab.errors import ExerciseError
+from pagedlab.teaching.exercises.cells import solutions_in
+from pagedlab.teaching.exercises.checking import check
 from pagedlab.teaching.exercises.hints import LEVELS
 from pagedlab.teaching.exercises.learner import check_and_remember, next_hint
 from pagedlab.teaching.exercises.progress_view import show_progress
 from pagedlab.teaching.exercises.registry import find_exercise
 from pagedlab.teaching.exercises.sandbox import Submission
 from pagedlab.teaching.exercises.showing import show
-from pagedlab.teaching.exercises.sources import imports_for, names_elsewhere
+from pagedlab.teaching.exercises.sources import imports_for, names_elsewhere, with_decorator
 from pagedlab.teaching.telling import say
 
 Subject = TypeVar("Subject", bound=Callable[..., Any])
@@ -75,6 +79,41 @@ def submission_of(subject: Callable[..., Any]) -> Submission:
     return Submission(source, filename, imports_for(source, names), True, names_elsewhere(source, names))
 
 
+def passes(name: str, test: str) -> None:
+    """Pass one test with the solution in this notebook: the last cell that ran with ``@exercise(name)``. For nbgrader.
+
+    Parameters
+    ----------
+    name : str
+        Of the exercise.
+    test : str
+        One of `Exercise.tests`: what is special about a case, or ``"other inputs"``.
+
+    Raises
+    ------
+    AssertionError
+        If it fails, with the reason.
+    ExerciseError
+        If there is no such exercise or test, or no such cell has run.
+    """
+    entry = find_exercise(name)
+    if test not in entry.exercise.tests:
+        raise ExerciseError(f"{name} has no test {test!r}; it has: {', '.join(entry.exercise.tests)}")
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    found = solutions_in(shell.user_ns["In"] if shell is not None else [], "this notebook")
+    if name not in found:
+        raise ExerciseError(f'no cell with @exercise("{name}") has run: run the one with your solution first')
+    reason = _reasons(name, found[name])[test]
+    assert not reason, reason
+
+
+@functools.lru_cache(maxsize=8)
+def _reasons(name: str, submission: Submission) -> Mapping[str, str]:
+    """Return why each test fails; empty if it does not. The tests of a notebook share one check."""
+    verdict = check(find_exercise(name), submission, every_test=True)
+    return {outcome.test: outcome.reason for outcome in verdict.outcomes}
+
+
 def start(name: str, *, code: bool = True) -> None:
     """Show the task of an exercise, and the code to start from.
 
@@ -89,21 +128,9 @@ def start(name: str, *, code: bool = True) -> None:
     say(f"### {entry.exercise.title}\n\n{entry.exercise.task.strip()}")
     if not code:
         return
-    head = f'from pagedlab.teaching import exercise\n\n\n@exercise("{name}")\n'
+    code_to_copy = with_decorator(entry.starter, name, entry.exercise.function)
     say("Copy this into a cell, and write the function:")
-    say(f"```python\n{_with_decorator(entry.starter, head)}```")
-
-
-def _with_decorator(starter: str, code: str) -> str:
-    """Put the decorator before the function, or class, of a starter; drop the text at its top."""
-    import ast
-
-    tree = ast.parse(starter)
-    first = next(node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
-    lines = starter.splitlines(keepends=True)
-    begin = tree.body[1].lineno - 1 if ast.get_docstring(tree) is not None else 0
-    imports = "".join(lines[begin : first.lineno - 1]).strip()
-    return f"{imports}\n\n{code}{''.join(lines[first.lineno - 1 :])}".lstrip()
+    say(f"```python\nfrom pagedlab.teaching import exercise\n{code_to_copy}```")
 
 
 def hint(name: str) -> None:

@@ -131,26 +131,24 @@ class ProgressBook:
 
     def count_try(self, name: str, *, passed: bool) -> None:
         """Count a check of an exercise. What once passed stays passed."""
-        with self._changing(name) as change:
-            before = change.before
-            change.after = replace(before, tries=before.tries + 1, passed=before.passed or passed)
+        with self._changing() as progress:
+            before = progress.exercises.get(name, ExerciseProgress())
+            progress.exercises[name] = replace(before, tries=before.tries + 1, passed=before.passed or passed)
 
     def show_hint(self, name: str, topic: str, level: int, *, asked: bool) -> None:
         """Remember which hint was shown last, and count it if the learner asked for it."""
-        with self._changing(name) as change:
-            before = change.before
+        with self._changing() as progress:
+            before = progress.exercises.get(name, ExerciseProgress())
             if not asked and topic == before.topic:
                 level = max(level, before.level)  # the same mistake again: go on where the hints were
-            change.after = replace(before, topic=topic, level=level, hints=before.hints + asked)
+            progress.exercises[name] = replace(before, topic=topic, level=level, hints=before.hints + asked)
 
     def count_prediction(self, question: str, *, right: bool) -> None:
         """Count an answer to a question of a scene."""
-        with self._locked():
-            progress = self._read()
+        with self._changing() as progress:
             before = progress.predictions.get(question, PredictionProgress())
             first = right if before.tries == 0 else before.right_at_first
             progress.predictions[question] = PredictionProgress(before.tries + 1, first, right)
-            self._write(progress)
 
     def reset(self) -> None:
         """Forget everything."""
@@ -160,12 +158,10 @@ class ProgressBook:
     # --- the file -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _changing(self, name: str) -> Iterator[_Change]:
+    def _changing(self) -> Iterator[Progress]:
         with self._locked():
             progress = self._read()
-            change = _Change(progress.exercises.get(name, ExerciseProgress()))
-            yield change
-            progress.exercises[name] = change.after
+            yield progress
             self._write(progress)
 
     @contextlib.contextmanager
@@ -212,10 +208,3 @@ class ProgressBook:
             Path(part).replace(self.path)
         finally:
             Path(part).unlink(missing_ok=True)
-
-
-class _Change:
-    """What is about to change in one exercise."""
-
-    def __init__(self, before: ExerciseProgress) -> None:
-        self.before = self.after = before

@@ -17,7 +17,6 @@ vLLM has no counterpart.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,11 +58,11 @@ def record(
     inputs : mapping of str to object
         They are changed if the function changes them.
     watch : sequence of str
-        Names of inputs, or of local variables of the function.
+        Names of inputs.
     filename : str
         Only lines of this file are watched.
     """
-    recorder = _Recorder(function, inputs, watch, filename)
+    recorder = _Recorder({name: inputs[name] for name in watch}, filename)
     before = sys.gettrace()
     with contextlib.suppress(Exception, SystemExit, _Enough):
         sys.settrace(recorder.trace)
@@ -75,14 +74,9 @@ def record(
 
 
 class _Recorder:
-    def __init__(
-        self, function: Callable[..., Any], inputs: Mapping[str, Any], watch: Sequence[str], filename: str
-    ) -> None:
-        self.watched = {name: inputs[name] for name in watch if name in inputs}
-        self.local_names = [name for name in watch if name not in inputs]
-        self.code = getattr(inspect.unwrap(function), "__code__", None)
-        self.filename = filename
-        self.steps = [Step(None, self._state(None))]
+    def __init__(self, watched: Mapping[str, Any], filename: str) -> None:
+        self.watched, self.filename = watched, filename
+        self.steps = [Step(None, self._state())]
         self.last_line: dict[FrameType, int] = {}
         self.num_lines = 0
 
@@ -95,7 +89,7 @@ class _Recorder:
     def trace_lines(self, frame: FrameType, event: str, argument: object) -> Any:
         """Called before each line: what has changed was changed by the line before."""
         self.num_lines += 1
-        state = self._state(frame)
+        state = self._state()
         if state != self.steps[-1].state:
             self.steps.append(Step(self.last_line.get(frame, frame.f_lineno), state))
         if self.num_lines > _MAX_LINES or len(self.steps) > MAX_STEPS:
@@ -105,12 +99,5 @@ class _Recorder:
             self.last_line.pop(frame, None)
         return self.trace_lines
 
-    def _state(self, frame: FrameType | None) -> dict[str, Any]:
-        state = {name: encode(value) for name, value in self.watched.items()}
-        if frame is not None and self.local_names:
-            if frame.f_code is self.code:
-                values = frame.f_locals
-                state |= {name: encode(values[name]) for name in self.local_names if name in values}
-            else:  # a helper of the function: its locals are other things, the function's are as they were
-                state |= {name: self.steps[-1].state[name] for name in self.local_names if name in self.steps[-1].state}
-        return state
+    def _state(self) -> dict[str, Any]:
+        return {name: encode(value) for name, value in self.watched.items()}

@@ -4,7 +4,8 @@
     entry.exercise, entry.starter, entry.hints, entry.mutants
 
 A folder of ``exercises/`` with an ``exercise.py`` is an exercise; nothing else has to be touched to add one. Its files
-are imported as the modules of a package of their own, so ``from .exercise import helper`` works among them.
+are imported as the modules of a package of their own, so ``from .exercise import helper`` works among them. In a
+student's copy of the course a folder has the recorded answers in place of all that would give the solution away.
 
 vLLM has no counterpart.
 """
@@ -29,6 +30,9 @@ from pagedlab.teaching.exercises.tensors import tensors_for
 from pagedlab.teaching.lessons import data_directory
 
 _PACKAGE = "pagedlab_exercise_"
+RECORDED = "answers.json.gz"
+"""What a folder has in a student's copy."""
+
 _NEEDED = ("exercise.py", "starter.py", "mutants.py", "hints.md")
 
 
@@ -94,7 +98,7 @@ def exercises_directory() -> Path:
 def exercise_names(directory: Path | None = None) -> list[str]:
     """Return the names of all exercises, without loading them."""
     directory = directory or exercises_directory()
-    return sorted(path.parent.name for path in directory.glob("*/exercise.py"))
+    return sorted({path.parent.name for file in ("exercise.py", RECORDED) for path in directory.glob(f"*/{file}")})
 
 
 def find_exercise(name: str, directory: Path | None = None) -> Entry:
@@ -142,6 +146,8 @@ def all_exercises(directory: Path | None = None, *, broken: list[ExerciseError] 
 def _load(folder: Path) -> Entry:
     if importlib.util.find_spec("hypothesis") is None:
         raise ExerciseError('exercises are checked with Hypothesis: pip install "pagedlab[lab]"')
+    if not (folder / "exercise.py").is_file():
+        return _load_recorded(folder)
     if missing := [name for name in _NEEDED if not (folder / name).is_file()]:
         raise ExerciseError(f"exercise {folder.name!r} lacks {', '.join(missing)} in {folder}")
     exercise = getattr(_module(folder, "exercise"), "EXERCISE", None)
@@ -156,6 +162,16 @@ def _load(folder: Path) -> Entry:
     if GENERAL not in hints:
         raise ExerciseError(f"exercise {folder.name!r}: hints.md has no '## {GENERAL}'")
     return Entry(folder, exercise, (folder / "starter.py").read_text(encoding="utf-8"), hints)
+
+
+def _load_recorded(folder: Path) -> Entry:
+    from pagedlab.teaching.exercises.recorded import exercise_from, read_recording
+
+    starter = folder / "starter.py"
+    if not starter.is_file():
+        raise ExerciseError(f"exercise {folder.name!r} lacks starter.py in {folder}")
+    exercise, hints = exercise_from(read_recording(folder / RECORDED))
+    return Entry(folder, exercise, starter.read_text(encoding="utf-8"), hints)
 
 
 def _subjects(module: types.ModuleType, exercise: Exercise) -> dict[str, Callable[..., Any]]:

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 
 from pagedlab.errors import ExerciseError
 from pagedlab.teaching.exercises.answers import Answer, Raised
-from pagedlab.teaching.exercises.confinement import Confinement
+from pagedlab.teaching.exercises.confinement import COMPILING, Confinement
 from pagedlab.teaching.exercises.encoding import decode, encode, read_message, write_message
 from pagedlab.teaching.exercises.exercise import Exercise, Inputs
 from pagedlab.teaching.exercises.recording import Step
@@ -41,9 +41,6 @@ _START_SECONDS = 60
 
 _GRACE_SECONDS = 0.5
 """What a process gets after its time, to say where it is."""
-
-_COMPILING = 15
-"""On a GPU a call may take so many times as long: Triton compiles each kernel, for each block size anew."""
 
 _CALLS_TIMED = 5
 """So many calls are made for one message when they are timed."""
@@ -138,19 +135,22 @@ class Sandbox:
     ----------
     exercise : Exercise
     hidden : sequence of Path
-        Folders that the submission must not see.
+        Folders and files that the submission must not see.
     """
 
     def __init__(self, exercise: Exercise, hidden: tuple[Path, ...] = ()) -> None:
-        self._exercise = exercise
+        self._exercise, self._hidden = exercise, hidden
         self._filename = ""
+        self._start()
+
+    def _start(self) -> None:
         self._killed = self._garbled = False
         self._seconds = 0.0
         self._folder = tempfile.TemporaryDirectory(prefix="pagedlab-", ignore_cleanup_errors=True)
-        limits = exercise.limits
+        limits = self._exercise.limits
         settings = {
-            "form": exercise.form,
-            "hidden": [str(path) for path in hidden],
+            "form": self._exercise.form,
+            "hidden": [str(path) for path in self._hidden],
             "memory_bytes": limits.memory_bytes,
             "cpu_seconds": limits.cpu_seconds,
         }
@@ -171,6 +171,18 @@ class Sandbox:
         self._replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
+        self._is_ready = False
+
+    def ready(self) -> None:
+        """Wait until the process has started; meanwhile its judge may have had something else to do.
+
+        Raises
+        ------
+        ExerciseError
+            If it does not start.
+        """
+        if self._is_ready:
+            return
         try:
             hello = self._reply(_START_SECONDS)
         except SubmissionEndedError as ended:
@@ -179,8 +191,20 @@ class Sandbox:
                 f"the process for the submission did not start ({ended.why} {ended.code}): {self.printed.strip()}"
             ) from None
         self._seconds = 0.0  # what starting took does not count
-        self.confinement = Confinement(**hello["confinement"])
-        self.tier: str = hello["tier"]  # "numpy", "interpreter" or "cuda"
+        self._confinement, self._tier = Confinement(**hello["confinement"]), str(hello["tier"])
+        self._is_ready = True
+
+    @property
+    def confinement(self) -> Confinement:
+        """What the process is kept from."""
+        self.ready()
+        return self._confinement
+
+    @property
+    def tier(self) -> str:
+        """What runs the submission's kernels: ``"interpreter"`` or ``"cuda"``; ``"numpy"`` if it has none."""
+        self.ready()
+        return self._tier
 
     def __enter__(self) -> Sandbox:
         return self
@@ -198,6 +222,7 @@ class Sandbox:
         SubmissionEndedError
             If the process did not survive it.
         """
+        self.ready()
         exercise, self._filename = self._exercise, submission.filename
         reply = self._ask(
             exercise.limits.load_seconds,
@@ -215,6 +240,18 @@ class Sandbox:
             return Loaded.from_reply(reply)
         except (LookupError, TypeError, ValueError):
             raise SubmissionEndedError("protocol") from None
+
+    def restart(self, submission: Submission) -> None:
+        """Begin anew, in another process, with a submission that loads.
+
+        Raises
+        ------
+        SubmissionEndedError
+            If it does not load this time.
+        """
+        self.close()
+        self._start()
+        self.load(submission)
 
     def answer(self, inputs: Inputs) -> Answer:
         """Call the submission once.
@@ -292,7 +329,7 @@ class Sandbox:
 
     def _ask(self, seconds: float = 0.0, **request: Any) -> dict[str, Any]:
         limits = self._exercise.limits
-        patience = _COMPILING if self.tier == "cuda" else 1
+        patience = COMPILING if self.tier == "cuda" else 1
         seconds = seconds or patience * limits.call_seconds
         if self._seconds > (total := patience * limits.total_seconds):
             raise SubmissionEndedError("overtime", seconds=total)

@@ -12,10 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagedlab.teaching.exercises.answers import Answer, Subject, TrustedSubject, difference_seen, same_answer
+from pagedlab.teaching.exercises.answers import (
+    Answer,
+    Subject,
+    TrustedSubject,
+    difference_seen,
+    reference_of,
+    same_answer,
+)
 from pagedlab.teaching.exercises.comparing import difference
 from pagedlab.teaching.exercises.encoding import encode
-from pagedlab.teaching.exercises.exercise import Exercise, Inputs
+from pagedlab.teaching.exercises.exercise import OTHER_INPUTS, Exercise, Inputs
 from pagedlab.teaching.exercises.sandbox import SubmissionEndedError
 from pagedlab.teaching.exercises.tensors import tensors_for
 
@@ -24,6 +31,9 @@ _LEAST_EXAMPLES = 20
 """So many are tried on a slow machine too."""
 
 _SHRINK_SECONDS = 1.5
+
+_MAX_ENDS = 2
+"""A process that has ended is started again for the next case, unless so many cases in a row have ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +92,19 @@ class Examiner:
     ----------
     exercise : Exercise
     subject : Subject
+    restart : callable, optional
+        Brings a subject back whose process has ended. With it every case is tried, whatever became of those before.
+
+    Attributes
+    ----------
+    findings : dict of str to Finding or None
+        By case: what is wrong, None if nothing is.
     """
 
-    def __init__(self, exercise: Exercise, subject: Subject) -> None:
-        self.exercise, self.subject = exercise, subject
-        self.reference = TrustedSubject(exercise, exercise.reference)
+    def __init__(self, exercise: Exercise, subject: Subject, restart: Callable[[], None] | None = None) -> None:
+        self.exercise, self.subject, self.restart = exercise, subject, restart
+        self.findings: dict[str, Finding | None] = {}
+        self.reference = reference_of(exercise)
         self.num_inputs = 0
         self.warnings: dict[str, None] = {}
 
@@ -95,7 +113,7 @@ class Examiner:
         finding = self.try_cases()
         if finding is not None and (finding.ended is not None or finding.unfinished):
             return finding
-        smaller = self._search(seed)
+        smaller = self.findings[OTHER_INPUTS] = self._search(seed)
         if finding is None:
             return smaller
         if smaller is None or smaller.ended is not None or smaller.size >= finding.size:
@@ -128,11 +146,25 @@ class Examiner:
         return Finding(found[0], found[1], inputs, why, expected, actual) if found else None
 
     def try_cases(self) -> Finding | None:
-        """Ask for the cases picked by hand, each twice; return the first that fails."""
+        """Ask for the cases picked by hand, each twice; return the first that fails. Only `restart` lets it go on."""
+        first: Finding | None = None
+        ends = 0  # in a row
         for case in self.exercise.cases:
-            if (finding := self.try_inputs(case.inputs, case.why, twice=True)) is not None:
-                return finding
-        return None
+            finding = self.findings[case.why] = self.try_inputs(case.inputs, case.why, twice=True)
+            ends = ends + 1 if finding is not None and finding.ended is not None else 0
+            if finding is None:
+                continue
+            first = first or finding
+            if self.restart is None or finding.unfinished:
+                break
+            if finding.ended is not None:
+                if ends == _MAX_ENDS:
+                    break
+                try:
+                    self.restart()
+                except SubmissionEndedError:  # it does not load any more
+                    break
+        return first
 
     def _search(self, seed: int) -> Finding | None:
         found: list[Finding] = []

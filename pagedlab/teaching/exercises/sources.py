@@ -57,6 +57,31 @@ def _is_the_decorator(mark: ast.expr) -> bool:
     return DECORATOR in (getattr(called, "id", None), getattr(called, "attr", None))
 
 
+def with_decorator(starter: str, exercise: str, function: str) -> str:
+    r"""Return a starter with the decorator before its function, or class, and without the text at its top.
+
+    >>> print(with_decorator("import math\ndef helper(): ...\ndef double(number): ...", "twice", "double"))
+    import math
+    def helper(): ...
+    @exercise("twice")
+    def double(number): ...
+    """
+    source = without_docstring(starter)
+    definitions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    subject = next(node for node in definitions if node.name == function)
+    first = min([subject.lineno, *(mark.lineno for mark in subject.decorator_list)])
+    lines = source.splitlines(keepends=True)
+    lines.insert(first - 1, f'@{DECORATOR}("{exercise}")\n')
+    return "".join(lines).lstrip()
+
+
+def without_docstring(source: str) -> str:
+    """Return a source without the text at its top."""
+    tree = ast.parse(source)
+    begin = tree.body[1].lineno - 1 if ast.get_docstring(tree) is not None else 0
+    return "".join(source.splitlines(keepends=True)[begin:])
+
+
 def imports_for(source: str, names: Mapping[str, Any]) -> str:
     """Return import statements for what a source uses and what was imported elsewhere.
 

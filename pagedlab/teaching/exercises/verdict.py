@@ -25,6 +25,26 @@ _WIDTH = 58
 _MAX_PRINTED = 12
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one test of an exercise.
+
+    Attributes
+    ----------
+    test : str
+        What is special about its input, if that was picked by hand; else as in `Exercise.tests`.
+    reason : str
+        What is wrong; empty if it passed.
+    """
+
+    test: str
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.reason
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the judge found.
@@ -35,7 +55,7 @@ class Verdict:
     kind : str
         ``"passed"``, or why not. Before any call: ``"syntax"``, ``"import"``, ``"missing"``, ``"signature"``,
         ``"unfinished"``. In one: ``"wrong"``, ``"raised"``, ``"memory"``, ``"mutates"``, ``"random"``, ``"slow"``. At
-        the end of the process: ``"timeout"``, ``"exit"``, ``"signal"``, ``"protocol"``.
+        the end of the process: ``"timeout"``, ``"overtime"``, ``"exit"``, ``"signal"``, ``"protocol"``.
     message : str
         What is wrong, in words.
     place : str
@@ -58,6 +78,8 @@ class Verdict:
     seconds : float
     played : Played or None
         Both recordings, to play.
+    outcomes : tuple of Outcome
+        Test by test, where that was asked for: a check that a learner waits for ends at the first that fails.
     """
 
     exercise: str
@@ -76,6 +98,7 @@ class Verdict:
     num_inputs: int = 0
     seconds: float = 0.0
     played: Played | None = None
+    outcomes: tuple[Outcome, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -162,6 +185,7 @@ class Verdict:
             "notes": list(self.notes),
             "num_inputs": self.num_inputs,
             "seconds": round(self.seconds, 3),
+            "outcomes": [{"test": one.test, "passed": one.passed, "reason": one.reason} for one in self.outcomes],
         }
 
 

@@ -8,7 +8,8 @@ The first message up says what confines the process. Then each request is answer
 
 ``load``    a source, and the name of the function or class in it
 ``call``    the inputs; back come the result, the inputs as they are now, or the exception
-``record``  the same, with every change to the watched values
+``echo``    the same, but nothing is called: to time what the message takes
+``record``  a call, with every change to the watched values
 
 vLLM has no counterpart.
 """
@@ -20,6 +21,7 @@ import os
 import sys
 
 from pagedlab.teaching.exercises.confinement import (
+    COMPILING,
     Confinement,
     enter_namespaces,
     forbid_system_calls,
@@ -44,7 +46,7 @@ def main() -> None:
     tensors = load_tensors() if settings["form"] == "triton" else None
     on_gpu = tensors is not None and tensors.device == "cuda"
     # A GPU's driver reserves more addresses than there is memory, and Triton's compiler is a program of its own.
-    limits = (0, 15 * settings["cpu_seconds"]) if on_gpu else (settings["memory_bytes"], settings["cpu_seconds"])
+    limits = (0, COMPILING * settings["cpu_seconds"]) if on_gpu else (settings["memory_bytes"], settings["cpu_seconds"])
     limit_resources(done, *limits)
     if not on_gpu:
         forbid_system_calls(done)
