@@ -39,7 +39,7 @@ $(NODE_STAMP): package.json package-lock.json $(TOOLS)
 
 test: $(TOOLS) $(NODE_STAMP)
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # --- one check each --------------------------------------------------------------------------------------------
 

@@ -37,8 +37,10 @@ def add_teacher_commands(commands: Any) -> None:
     grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
     grade.add_argument("--out", type=Path, required=True, metavar="FILE", help="grades.csv: a line for each test")
     grade.add_argument("--exercise", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
-    grade.add_argument("--jobs", type=int, default=0, metavar="N", help="so many at once (default: one for each core)")
-    grade.add_argument("--seed", type=int, default=0, metavar="N", help="another seed tries other inputs (default: 0)")
+    grade.add_argument(
+        "--jobs", type=_jobs, default=0, metavar="N", help="so many at once (default: one for each core)"
+    )
+    grade.add_argument("--seed", type=int, metavar="N", help="another seed tries other inputs")
     grade.add_argument(
         "--cluster",
         nargs="?",
@@ -59,6 +61,12 @@ def add_teacher_commands(commands: Any) -> None:
     export.set_defaults(command=run_export)
 
 
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, at least 1")
+    return int(text)
+
+
 def run_release(arguments: argparse.Namespace) -> int:
     """Write a student's copy."""
     from pagedlab.teaching.classroom.releasing import release
@@ -70,7 +78,8 @@ def run_release(arguments: argparse.Namespace) -> int:
 
 def run_grade(arguments: argparse.Namespace) -> int:
     """Grade a class."""
-    from pagedlab.teaching.classroom.run import grade
+    from pagedlab.printing import harmless
+    from pagedlab.teaching.classroom.run import SEED, grade
 
     grading = grade(
         arguments.submissions,
@@ -78,18 +87,18 @@ def run_grade(arguments: argparse.Namespace) -> int:
         exercises=arguments.exercise,
         num_processes=arguments.jobs,
         cluster=arguments.cluster,
-        seed=arguments.seed,
+        seed=SEED if arguments.seed is None else arguments.seed,
     )
     print(
         f"{_count(len(grading.found.students), 'student')}, {_count(len(grading.exercises), 'exercise')}: "
         f"{grading.num_passed} of {len(grading.marks)} passed; {grading.num_graded} graded now."
     )
     for item in grading.found.ignored:
-        print(f"Ignored, since it is no student's folder: {item}", file=sys.stderr)
+        print(harmless(f"Ignored, since it is no student's folder: {item}"), file=sys.stderr)
     for warning in grading.warnings:
         print(warning, file=sys.stderr)
     for mark in grading.not_graded:
-        print(f"Not graded: {mark['student']}, {mark['exercise']}: {mark['reason']}", file=sys.stderr)
+        print(harmless(f"Not graded: {mark['student']}, {mark['exercise']}: {mark['reason']}"), file=sys.stderr)
     print(f"Wrote {' and '.join(map(str, grading.tables))}.")
     return EXIT_FAILED if grading.not_graded else 0
 

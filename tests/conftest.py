@@ -35,6 +35,20 @@ CHROMIUM_FLAGS = [
 ]
 
 
+_SLOW = ("browser", "lessons", "teaching", "widgets")
+"""Folders whose files may take minutes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the slow files over the run: two at a time are slower than one after the other, the last one is alone."""
+    files = list(dict.fromkeys(item.path for item in items))
+    place = {}
+    for is_slow in (True, False):
+        alike = [path for path in files if (path.parent.name in _SLOW) == is_slow]
+        place |= {path: (at + 0.5 * (not is_slow)) / len(alike) for at, path in enumerate(alike)}
+    items.sort(key=lambda item: place[item.path])
+
+
 @pytest.fixture(scope="module")  # Playwright runs once at a time in a process
 def browser() -> Iterator[Browser]:
     """Chromium. Without it the test is skipped, except in CI, where it fails."""

@@ -12,7 +12,7 @@ from lab_pages import REPOSITORY
 @pytest.mark.parametrize(("ci", "code", "word"), [("", 0, "skipped"), ("1", 1, "error")])
 def test_without_chromium_its_tests_are_skipped_but_fail_in_ci(ci: str, code: int, word: str) -> None:
     environment = {**os.environ, "CHROMIUM": "/no/such/chromium", "CI": ci}
-    files = ["tests/browser/test_lesson_in_jupyterlab.py", "tests/widgets/test_player_in_chromium.py"]
+    files = ["tests/charts/test_showing.py"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "browser", *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=environment)
     assert done.returncode == code, done.stdout + done.stderr

@@ -22,7 +22,7 @@ from pagedlab.errors import ExerciseError
 from pagedlab.teaching.classroom.grades import by_student_path
 from pagedlab.teaching.classroom.grading import NOT_GRADED, grade_one, job_for
 from pagedlab.teaching.classroom.pools import on_a_cluster, on_this_machine
-from pagedlab.teaching.classroom.run import Grading, grade, journal_path
+from pagedlab.teaching.classroom.run import HANDED_IN_NOTHING, Grading, grade, journal_path
 from pagedlab.teaching.classroom.submissions import MAX_BYTES, find_submissions
 from pagedlab.teaching.exercises.registry import exercise_names, exercises_directory, find_exercise
 
@@ -30,6 +30,12 @@ EXERCISE = "refill_seats"
 RIGHT = (exercises_directory() / EXERCISE / "solution.py").read_text(encoding="utf-8")
 HEAD = f"def {EXERCISE}(running, waiting, finished, max_num_seqs):\n"
 WRONG = f"{HEAD}    running.clear()\n"
+
+
+def marks_in(journal: Path) -> list[dict[str, Any]]:
+    header, *marks = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    assert header["format"] == "pagedlab-grades"
+    return marks
 
 
 def notebook(*cells: str) -> str:
@@ -63,7 +69,7 @@ def submissions(tmp_path: Path) -> Path:
 @pytest.fixture
 def graded(tmp_path: Path, submissions: Path) -> Callable[..., Grading]:
     def run(**options: Any) -> Grading:
-        return grade(submissions, tmp_path / "grades.csv", **options)
+        return grade(submissions, tmp_path / "grades.csv", **{"num_processes": 1, **options})
 
     return run
 
@@ -73,7 +79,12 @@ def graded(tmp_path: Path, submissions: Path) -> Callable[..., Grading]:
 
 def test_files_and_notebooks_are_found_at_any_depth(submissions: Path) -> None:
     hand_in(submissions, "ada", f"week 1/{EXERCISE}.py", RIGHT)
-    hand_in(submissions, "ben", "lesson.ipynb", notebook("import numpy as np", f'@exercise("{EXERCISE}")\n{WRONG}'))
+    hand_in(
+        submissions,
+        "ben",
+        "lesson.ipynb",
+        notebook("import numpy as np, os", f'@exercise("{EXERCISE}")\n{HEAD}    np.sum'),
+    )
     hand_in(submissions, "eva", "notes.py", "this is no Python, and nobody asked for it")
     (submissions / "readme.txt").write_text("not a student")
     found = find_submissions(submissions, exercise_names())
@@ -95,12 +106,13 @@ def test_a_notebook_is_read_as_it_is_with_magics_and_broken_cells(submissions: P
         "this is not Python",
         "def helper():\n    return 1",
         f'@exercise("{EXERCISE}")\ndef first(): ...',
-        f'%time 1\n@teaching.exercise("{EXERCISE}")\ndef last():\n    return helper()',
+        f'%time 1\nfiles = !ls\n@teaching.exercise(name="{EXERCISE}")\ndef last(a, b):\n    return (helper()\n% a)',
     )
     hand_in(submissions, "ada", "lesson.ipynb", notebook(*cells))
     (item,) = find_submissions(submissions, exercise_names()).handed_in
-    assert item.submission.source == f'\n@teaching.exercise("{EXERCISE}")\ndef last():\n    return helper()\n'
-    assert item.submission.prelude == "import json"
+    kept = f'@teaching.exercise(name="{EXERCISE}")\ndef last(a, b):\n    return (helper()\n% a)\n'
+    assert item.submission.source == f"\n\n{kept}"
+    assert item.submission.prelude == "", "json is not used, and may be missing where it is graded"
     assert item.submission.elsewhere == {"helper", "first"}
     assert item.submission.filename == "lesson.ipynb, code cell 7"
 
@@ -162,7 +174,7 @@ def test_every_student_has_a_line_for_every_test(submissions: Path, graded: Call
     assert {row["passed"] for row in ben.values()} == {"yes", "no"}, "an empty batch is right by chance"
     assert all(("should" in row["reason"]) == (row["passed"] == "no") for row in ben.values())
     eva = {row["exercise"]: row["reason"] for row in rows if row["student"] == "eva"}
-    assert eva[EXERCISE] == "nothing was handed in"
+    assert eva[EXERCISE] == HANDED_IN_NOTHING
     assert "cannot be called with 5 arguments" in eva["condense"]
     by_student = {row["student"]: row for row in table(by_student_path(grading.tables[0]))}
     assert (by_student["ada"][EXERCISE], by_student["ada"]["passed"]) == ("1.00", "1")
@@ -174,8 +186,11 @@ def test_a_test_that_never_ends_does_not_fail_the_others(submissions: Path, grad
     body = "    while not running:\n        pass\n    right(running, waiting, finished, max_num_seqs)\n"
     hand_in(submissions, "ada", f"{EXERCISE}.py", f"{RIGHT}\n\nright = {EXERCISE}\n\n\n{HEAD}{body}")
     (mark,) = graded().marks
-    reasons = {reason.partition(" within")[0] for _, reason in mark["tests"]}
-    assert reasons == {"", f"`{EXERCISE}` did not end"}
+    cases = {case.why: case.inputs["running"] for case in find_exercise(EXERCISE).exercise.cases}
+    for test, reason in mark["tests"]:
+        if test in cases:
+            assert reason.partition(" within")[0] == ("" if cases[test] else f"`{EXERCISE}` did not end"), test
+    assert {bool(running) for running in cases.values()} == {True, False}
 
 
 def test_a_cell_that_a_spreadsheet_would_run_is_text(submissions: Path, graded: Callable[..., Grading]) -> None:
@@ -194,26 +209,63 @@ def test_no_submission_sees_another_or_the_grades(
     submissions: Path, graded: Callable[..., Grading], tmp_path: Path
 ) -> None:
     hand_in(submissions, "ada", f"{EXERCISE}.py", RIGHT)
-    others = [submissions / "ada" / f"{EXERCISE}.py", journal_path(tmp_path / "grades.csv")]
+    solution = exercises_directory() / EXERCISE / "solution.py"
+    last_week = tmp_path / "last-week.csv"
+    last_week.write_text("ada,0.3")
+    others = [
+        submissions / "ada" / f"{EXERCISE}.py",
+        journal_path(tmp_path / "grades.csv"),
+        last_week,
+        solution,
+        Path(__file__),
+        *(path for path in [exercises_directory().parent / ".git" / "HEAD"] if path.exists()),
+    ]
+    assert all(path.read_text(encoding="utf-8") for path in others if path != others[1])
     spy = f"""
 import os
 for path in {[str(path) for path in others]!r}:
-    try:
-        seen = open(path).read()
-        open(path, "w").write("mine")
-    except OSError:
-        continue
-    assert not seen, seen
+    for mode in ("r", "w"):
+        try:
+            with open(path, mode) as file:
+                seen = file.read() if mode == "r" else file.write("mine") and ""
+        except OSError:
+            seen = ""
+        assert not seen, seen
 """
     hand_in(submissions, "spy", f"{EXERCISE}.py", spy + RIGHT)
     assert graded(num_processes=1).num_passed == 2
     assert others[0].read_text(encoding="utf-8") == RIGHT
-    assert len([json.loads(line) for line in others[1].read_text(encoding="utf-8").splitlines()]) == 2
+    assert len(marks_in(others[1])) == 2
 
 
 def test_the_folder_must_not_hold_what_submissions_need(tmp_path: Path) -> None:
     with pytest.raises(ExerciseError, match="folder of their own"):
         grade(Path(sys.prefix).parent, tmp_path / "grades.csv")
+
+
+def test_a_reason_is_short_whatever_a_submission_says(submissions: Path, graded: Callable[..., Grading]) -> None:
+    text = f"{HEAD}    raise type('E' * 300_000, (Exception,), {{}})('B' * 500_000)"
+    hand_in(submissions, "ada", f"{EXERCISE}.py", text)
+    (mark,) = graded().marks
+    assert max(len(reason) for _, reason in mark["tests"]) <= 1000
+    assert len(json.dumps(mark)) < 30_000
+
+
+def test_one_students_folder_cannot_stop_the_run(submissions: Path, graded: Callable[..., Grading]) -> None:
+    hand_in(submissions, "ada", f"{EXERCISE}.py", RIGHT)
+    hand_in(submissions, "bomb", "lesson.ipynb", notebook("a;" * 1_000_000))
+    deep = submissions / "deep"
+    for _ in range(200):
+        deep = deep / "aaa"
+    deep.mkdir(parents=True)
+    hand_in(submissions, "env", "venv/pyvenv.cfg", "")
+    hand_in(submissions, "env", f"venv/lib/{EXERCISE}.py", WRONG)
+    hand_in(submissions, "env", f"{EXERCISE}.py", RIGHT)
+    grading = graded()
+    assert {mark["student"]: mark["passed"] for mark in grading.marks} == {
+        "ada": True, "bomb": False, "deep": False, "env": True,
+    }  # fmt: skip
+    assert {mark["student"]: mark["reason"] for mark in grading.marks}["bomb"].startswith("lesson.ipynb: a cell")
 
 
 # --- nothing is lost ----------------------------------------------------------------------------------------------
@@ -239,18 +291,17 @@ def test_a_run_that_was_killed_goes_on_where_it_was(submissions: Path, tmp_path:
     command = [sys.executable, "-m", "pagedlab.cli", "grade", str(submissions), "--out", str(out), "--jobs", "1"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
         deadline = time.monotonic() + 120
-        while not (journal_path(out).exists() and journal_path(out).read_bytes().count(b"\n") >= 2):
+        while not (journal_path(out).exists() and journal_path(out).read_bytes().count(b"\n") >= 3):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         running.send_signal(signal.SIGKILL)
     with journal_path(out).open("ab") as file:
         file.write(b'{"key": "the line that was being writ')
-    before = journal_path(out).read_bytes().count(b"\n")
+    before = journal_path(out).read_bytes().count(b"\n") - 1  # the first line says what it is
     assert 2 <= before < 8
     grading = grade(submissions, out)
     assert (grading.num_graded, grading.num_passed) == (8 - before, 8)
-    lines = journal_path(out).read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["passed"] for line in lines] == [True] * 8
+    assert [mark["passed"] for mark in marks_in(journal_path(out))] == [True] * 8
 
 
 def test_a_table_of_somebody_else_stays(submissions: Path, graded: Callable[..., Grading], tmp_path: Path) -> None:
@@ -259,6 +310,47 @@ def test_a_table_of_somebody_else_stays(submissions: Path, graded: Callable[...,
     with pytest.raises(ExerciseError, match="give another --out"):
         graded()
     assert (tmp_path / "grades.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["my diary, no newline", '{"key": 1}\n', "\n"])
+def test_a_journal_of_somebody_else_stays(
+    submissions: Path, graded: Callable[..., Grading], tmp_path: Path, text: str
+) -> None:
+    hand_in(submissions, "ada", f"{EXERCISE}.py", RIGHT)
+    journal = journal_path(tmp_path / "grades.csv")
+    journal.write_text(text)
+    with pytest.raises(ExerciseError, match="is no journal"):
+        graded()
+    assert journal.read_text() == text
+
+
+def test_a_line_of_the_journal_that_is_damaged_costs_one_mark(
+    submissions: Path, graded: Callable[..., Grading], tmp_path: Path
+) -> None:
+    for student in ("ada", "ben", "caf\udce9"):
+        hand_in(submissions, student, f"{EXERCISE}.py", RIGHT)
+    graded()
+    assert graded().num_graded == 0, "a name that is no UTF-8 is a name"
+    journal = journal_path(tmp_path / "grades.csv")
+    header, first, *others = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([header, first[: len(first) // 2], "\n", *others]))
+    assert graded().num_graded == 1
+
+
+def test_an_interrupted_run_ends_at_once_and_says_what_there_is(submissions: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        hand_in(submissions, f"{number}", f"{EXERCISE}.py", f"{HEAD}    while True:\n        pass\n")
+    out = tmp_path / "grades.csv"
+    command = [sys.executable, "-m", "pagedlab.cli", "grade", str(submissions), "--out", str(out), "--jobs", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as running:
+        deadline = time.monotonic() + 120
+        while not (journal_path(out).exists() and journal_path(out).read_bytes().count(b"\n") >= 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=8)
+    assert running.returncode == 130, said
+    assert "not graded yet" in out.read_text(encoding="utf-8")
 
 
 def test_two_runs_at_once_are_refused(submissions: Path, graded: Callable[..., Grading], tmp_path: Path) -> None:

@@ -123,10 +123,20 @@ def test_start_shows_the_task_and_code_that_can_be_copied(capsys: pytest.Capture
     start("condense")
     out = capsys.readouterr().out
     assert "Close the holes" in out
-    code = out[out.index("import numpy") :]
-    decorated = code.index('@exercise("condense")\ndef condense(')
+    code = out[out.index("from pagedlab.teaching import exercise\n") :]
+    assert '@exercise("condense")\ndef condense(' in code
     compile(code, "cell", "exec")
-    assert decorated > code.index("from pagedlab.teaching import exercise")
+
+
+def test_the_decorator_stands_before_the_function_that_is_checked_not_before_its_kernel(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    start("slot_mapping_triton")
+    out = capsys.readouterr().out
+    code = out[out.index("from pagedlab.teaching import exercise\n") :]
+    assert '@exercise("slot_mapping_triton")\ndef slot_mapping_triton(' in code
+    assert "@triton.jit\ndef slot_mapping_kernel(" in code
+    compile(code, "cell", "exec")
 
 
 def test_hint_and_progress_print_outside_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ def new_folder(directory: Path) -> Iterator[Path]:
         If there is something in it, or it cannot be written.
     """
     try:
+        directory = directory.resolve()
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise ExerciseError(f"{directory} exists and is not empty: it stays as it is; give another folder")
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +39,10 @@ def new_folder(directory: Path) -> Iterator[Path]:
     try:
         part.chmod(0o755)
         yield part
-        if directory.exists():
-            directory.rmdir()
-        part.rename(directory)
+        if directory.exists():  # it may be where somebody works, a link or a mounted disk: it stays
+            for path in sorted(part.iterdir()):
+                shutil.move(path, directory / path.name)
+        else:
+            part.rename(directory)
     finally:
         shutil.rmtree(part, ignore_errors=True)

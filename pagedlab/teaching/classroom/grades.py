@@ -14,6 +14,7 @@ import csv
 import io
 import os
 import tempfile
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -99,5 +100,5 @@ def plain_cell(text: str) -> str:
     >>> plain_cell("=HYPERLINK(0)"), plain_cell("slots[1] is 7")
     ("'=HYPERLINK(0)", 'slots[1] is 7')
     """
-    text = " ".join(harmless(text).split())
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    text = harmless(text.replace("\n", "\\n").replace("\t", " "))
+    return f"'{text}" if unicodedata.normalize("NFKC", text).lstrip().startswith(_FORMULA) else text

@@ -22,15 +22,18 @@ from typing import Any
 
 from pagedlab import __version__
 from pagedlab.errors import ExerciseError
+from pagedlab.teaching import exercises
 from pagedlab.teaching.classroom.submissions import HandedIn
 from pagedlab.teaching.exercises.checking import check
 from pagedlab.teaching.exercises.registry import find_exercise
 from pagedlab.teaching.exercises.sandbox import Submission
 
 Job = Mapping[str, Any]
+FIELDS = frozenset(
+    ("key", "student", "exercise", "file", "passed", "kind", "reason", "misconception", "seconds", "notes", "tests")
+)
 Mark = Mapping[str, Any]
-"""What became of a job: ``key, student, exercise, file, passed, kind, reason, misconception, seconds, notes`` and
-``tests``, a list of (test, reason), empty where it passed."""
+"""What became of a job, by `FIELDS`; ``tests`` is a list of (test, reason), empty where it passed."""
 
 WHOLE = "the exercise"
 """What stands for its tests where none was run."""
@@ -133,10 +136,10 @@ def usable_cores() -> list[int]:
 
 @functools.cache
 def _digest_of(exercise: str) -> str:
-    """Return what changes when an exercise does."""
-    folder = find_exercise(exercise).folder
+    """Return what changes when an exercise does, or the judge."""
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for folder in (find_exercise(exercise).folder, Path(exercises.__file__).parent):
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

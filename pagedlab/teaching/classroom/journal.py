@@ -3,7 +3,7 @@
 >>> import tempfile
 >>> path = Path(tempfile.mkdtemp()) / "grades.csv.journal"
 >>> with Journal(path) as journal:
-...     journal.add({"key": "1f", "student": "ada", "exercise": "condense", "passed": True})
+...     journal.add({**dict.fromkeys(FIELDS), "student": "ada"})
 >>> with path.open("a") as file:
 ...     _ = file.write('{"key": "2e", "stu')  # the machine went down here
 >>> with Journal(path) as journal:
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +25,9 @@ from typing import Any
 import filelock
 
 from pagedlab.errors import ExerciseError
-from pagedlab.teaching.classroom.grading import Mark
+from pagedlab.teaching.classroom.grading import FIELDS, Mark
+
+_HEADER = {"format": "pagedlab-grades", "version": 1}
 
 
 class Journal:
@@ -64,6 +67,11 @@ class Journal:
             self._file = self.path.open("r+b" if self.path.exists() else "w+b")
             self._file.truncate(whole)
             self._file.seek(whole)
+            if whole == 0:
+                self._write(_HEADER)
+        except ExerciseError:
+            self._lock.release()
+            raise
         except OSError as error:
             self._lock.release()
             raise ExerciseError(f"{self.path} cannot be written: {error.strerror or error}") from None
@@ -73,29 +81,41 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-        self._lock.release()
-        Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()  # its file stays: whoever waits for it must not be left with another one
 
     def add(self, mark: Mark) -> None:
         """Write a mark; it is on the disk when this returns."""
         self.marks.append(mark)
-        self._file.write(json.dumps(mark, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        self._write(mark)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """Read the marks; return how many bytes are whole lines: a last one that was cut off is not."""
-        if not self.path.exists():
+        """Read the marks; return how many bytes are whole lines: a last one that was cut off is not.
+
+        Raises
+        ------
+        ExerciseError
+            If it is not a journal.
+        """
+        data = self.path.read_bytes() if self.path.exists() else b""
+        if not data:
             return 0
-        data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        self.marks += filter(None, map(_mark_in, data[:whole].split(b"\n")))
+        first, *lines = data[:whole].split(b"\n")
+        if _read_line(first) != _HEADER:
+            raise ExerciseError(f"{self.path} is no journal of this version of pagedlab: give another --out")
+        self.marks += [mark for mark in map(_read_line, lines) if mark.keys() >= FIELDS]
         return whole
 
 
-def _mark_in(line: bytes) -> dict[str, Any] | None:
+def _read_line(line: bytes) -> dict[str, Any]:
+    """Return what a line says; nothing if it is damaged."""
     try:
-        mark = json.loads(line)
+        data = json.loads(line)
     except ValueError:
-        return None
-    return mark if isinstance(mark, dict) and "key" in mark else None
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -48,9 +48,9 @@ _README = """# The exercises of pagedlab for nbgrader
     nbgrader generate_feedback condense
     nbgrader export                           # grades.csv
 
-Students and graders need `pip install "pagedlab[lab]"`. A point is given for each test. Instead of nbgrader's own
-grading, which runs a submission in the kernel of its tests, `pagedlab grade submitted --out grades.csv` checks the
-same notebooks in processes that are confined.
+Students need pagedlab with its extra `lab`, graders with its extra `teacher`, in the environment that is active. A
+point is given for each test. Instead of nbgrader's own grading, which runs a submission in the kernel of its tests,
+`pagedlab grade submitted --out grades.csv` checks the same notebooks in processes that are confined.
 """
 
 

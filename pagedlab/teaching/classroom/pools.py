@@ -33,7 +33,7 @@ def on_this_machine(jobs: Iterable[Job], num_processes: int, grader: Grader = gr
     ----------
     jobs : iterable of Job
     num_processes : int
-        At most one for each core: a submission that keeps its core busy must not make another one late.
+        More than there are cores make submissions late, and some may not be done in time.
     grader : callable
 
     Yields
@@ -56,19 +56,25 @@ def _until_a_process_dies(waiting: deque[Job], num_processes: int, grader: Grade
     for core in itertools.islice(itertools.cycle(usable_cores()), num_processes):
         cores.put(core)
     running: dict[Future[Mark], Job] = {}
-    with ProcessPoolExecutor(num_processes, context, prepare_process, (cores,)) as pool:
-        try:
-            while waiting or running:
-                # No more than are being worked on: if a process dies, these are all that is lost.
-                while waiting and len(running) < num_processes:
-                    running[pool.submit(grader, waiting[0])] = waiting[0]
-                    waiting.popleft()
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    mark = future.result()
-                    del running[future]
-                    yield mark
-        except BrokenProcessPool:
-            pass
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(num_processes, context, prepare_process, (cores,))
+    try:
+        while waiting or running:
+            # No more than are being worked on: if a process dies, these are all that is lost.
+            while waiting and len(running) < num_processes:
+                running[pool.submit(grader, waiting[0])] = waiting[0]
+                waiting.popleft()
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                mark = future.result()
+                del running[future]
+                yield mark
+    except BrokenProcessPool:
+        pass
+    finally:
+        if running:  # interrupted, or broken: nobody waits for what still runs
+            for process in set(multiprocessing.active_children()) - before:
+                process.kill()
+        pool.shutdown(cancel_futures=True)
     return list(running.values())
 
 

@@ -148,6 +148,7 @@ def _code_of(exercise: Exercise) -> str:
         return ""
     module = sys.modules[exercise.reference.__module__]
     body = ast.parse(inspect.getsource(module)).body
+    body = [node for node in body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")]
     homes = {name: node for node in body for name in _defines(node)}
     future = ast.parse("from __future__ import annotations").body  # what only an annotation names is not needed
     kept: set[int] = set()

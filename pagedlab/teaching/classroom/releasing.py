@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -30,6 +31,7 @@ _FILES = ("pyproject.toml", "constraints.txt", "LICENSE", "lab.mk", "notebooks/*
 
 _FOR_TEACHERS = (
     "docs/teachers",
+    "docs/classroom.md",
     "docs/exercise-kill-matrix.md",
     "docs/seeds-*.md",
     "docs/build_*.py",
@@ -63,8 +65,8 @@ Lessons come one after the other; each ends with an exercise that checks itself 
     .venv/bin/pagedlab hint condense                # the next of three hints
     .venv/bin/pagedlab progress                     # how far you are; it stays on this machine
 
-Hand in `condense.py`, or the notebook with your cell in it. Your teacher's check tries other inputs, too. Terms are in
-[docs/glossary.md](docs/glossary.md).
+Hand in `condense.py`, or the notebook with your cell in it. Your teacher's check tries inputs that this copy has no
+answers to. Terms are in [docs/glossary.md](docs/glossary.md).
 """
 
 
@@ -125,10 +127,19 @@ def _write_exercise(name: str, directory: Path, *, thorough: bool) -> None:
 
 
 def _kept_files(root: Path) -> Iterator[Path]:
-    for folder in _WHOLE:
-        yield from _files_below(root, root / folder)
-    for pattern in _FILES:
-        yield from (path.relative_to(root) for path in sorted(root.glob(pattern)))
+    """Yield what goes into the copy; of a checkout only what git knows: what else lies there is somebody's own."""
+    tracked = _tracked_files(root)
+    whole = (path for folder in _WHOLE for path in _files_below(root, root / folder))
+    single = (path.relative_to(root) for pattern in _FILES for path in sorted(root.glob(pattern)))
+    yield from (path for path in (*whole, *single) if tracked is None or path.as_posix() in tracked)
+
+
+def _tracked_files(root: Path) -> frozenset[str] | None:
+    """Return the files that git knows; None if this is no clone, or git is not there."""
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=False)
+    return frozenset(listed.stdout.decode().split("\0")) if listed.returncode == 0 else None
 
 
 def _files_below(root: Path, folder: Path) -> Iterable[Path]:

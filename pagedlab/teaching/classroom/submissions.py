@@ -23,9 +23,10 @@ from pagedlab.teaching.exercises.cells import code_cells, solutions_in
 from pagedlab.teaching.exercises.sandbox import Submission
 
 MAX_BYTES = 10 << 20
-"""The largest file that is read: a notebook with its pictures may be large, a megabyte of code is none."""
+"""The largest file that is read: a notebook with its pictures may be large."""
 
-_SKIPPED = ("__pycache__", "node_modules")
+_SKIPPED = ("__pycache__", "node_modules", "site-packages")
+_MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,10 @@ def find_submissions(directory: Path, exercises: list[str]) -> Found:
 
 
 def _of_student(folder: Path, exercises: list[str]) -> Iterator[HandedIn | Unreadable]:
-    """Yield one solution an exercise: a file of its name before a notebook, the last by name of several."""
+    """Yield one solution an exercise: what can be read first, then a file of its name before a notebook.
+
+    Of several, the one nearest to the student's folder; of several of those, the last by name.
+    """
     candidates: dict[str, list[HandedIn | Unreadable]] = {}
     for path in _files(folder):
         file = path.relative_to(folder).as_posix()
@@ -119,22 +123,35 @@ def _of_student(folder: Path, exercises: list[str]) -> Iterator[HandedIn | Unrea
             candidates.setdefault(item.exercise, []).append(item)
     yield from candidates.pop("", [])
     for _, items in sorted(candidates.items()):
-        *others, best = sorted(items, key=lambda item: (item.file.endswith(".py"), item.file))
+        *others, best = sorted(items, key=_rank)
         if others and isinstance(best, HandedIn):
             also = ", ".join(item.file for item in others)
             best = HandedIn(best.student, best.exercise, best.file, best.submission, (f"Also found in {also}.",))
         yield best
 
 
+def _rank(item: HandedIn | Unreadable) -> tuple[bool, bool, int, str]:
+    return isinstance(item, HandedIn), item.file.endswith(".py"), -item.file.count("/"), item.file
+
+
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield Python files and notebooks, at any depth; no link is followed."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.name in _SKIPPED or entry.is_symlink():
+    """Yield Python files and notebooks; no link is followed, no environment and no folder that cannot be read."""
+    folders = [(folder, 0)]
+    while folders:
+        inside, depth = folders.pop()
+        try:
+            entries = sorted(inside.iterdir())
+        except OSError:
             continue
-        if entry.is_dir():
-            yield from _files(entry)
-        elif entry.suffix in (".py", ".ipynb"):
-            yield entry
+        if any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in _SKIPPED or entry.is_symlink():
+                continue
+            if entry.suffix in (".py", ".ipynb") and not entry.is_dir():
+                yield entry
+            elif entry.is_dir() and depth < _MAX_DEPTH:
+                folders.append((entry, depth + 1))
 
 
 def _of_file(path: Path, student: str, file: str, exercises: list[str]) -> Iterator[HandedIn | Unreadable]:

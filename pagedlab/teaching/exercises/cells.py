@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 
 from pagedlab.teaching.exercises.sandbox import Submission
@@ -19,29 +20,53 @@ from pagedlab.teaching.exercises.sources import DECORATOR
 
 _DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 
+MAX_CHARACTERS = 100_000
+"""The longest cell that is read: Python's parser takes a thousand times the memory of its text."""
+
+_MENTION = re.compile(rf"^\s*@(?:\w+\.)*{DECORATOR}\(\s*(?:name\s*=\s*)?[\"'](\w+)[\"']", re.MULTILINE)
+
 
 def code_cells(text: str) -> list[str]:
-    """Return the code cells of a notebook as plain Python, without magics; one that is no Python is left out.
+    """Return the code cells of a notebook as Python, without what only IPython knows; line numbers stay.
 
     Raises
     ------
     ValueError
-        If the text is no notebook.
+        If the text is no notebook, or a cell is too long.
     """
     try:
         cells = json.loads(text)["cells"]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise ValueError("it is not a notebook") from None
+    if (longest := max(map(len, sources), default=0)) > MAX_CHARACTERS:
+        raise ValueError(f"a cell has {longest:,} characters; {MAX_CHARACTERS:,} are read")
     return [_python_of(source) for source in sources]
 
 
 def _python_of(source: str) -> str:
-    """Empty the lines that only IPython knows, such as ``%time`` and ``!pip``; the others keep their numbers."""
-    if source.lstrip().startswith("%%"):
-        return ""
-    lines = ["" if line.lstrip().startswith(("%", "!", "?")) else line for line in source.splitlines()]
-    return "\n".join(lines) + "\n"
+    """Empty the statements that only IPython knows, such as ``%time`` and ``files = !ls``."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    lines = source.split("\n")
+    if lines[0].startswith("%%"):
+        lines[0] = ""  # what stands below may be Python, as after %%time
+    plain = "\n".join(lines) + "\n"
+    try:
+        changed = TransformerManager().transform_cell(plain)
+        statements = ast.parse(changed).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return plain  # its check says what is wrong with it
+    if changed == plain:
+        return plain
+    lines = changed.split("\n")
+    for statement in statements:
+        if isinstance(statement, _DEFINITIONS):
+            continue
+        if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(statement)):
+            for number in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
 
 
 def solutions_in(cells: list[str], filename: str) -> dict[str, Submission]:
@@ -56,45 +81,46 @@ def solutions_in(cells: list[str], filename: str) -> dict[str, Submission]:
     Returns
     -------
     dict of str to Submission
-        By exercise. As in a notebook, a check sees the cell, and what earlier cells have imported.
+        By exercise. As in a notebook, a check sees the cell, and what it uses of earlier cells' imports.
     """
     found: dict[str, Submission] = {}
-    imports: list[str] = []
+    imports: dict[str, str] = {}
     defined: set[str] = set()
     for number, source in enumerate(cells, 1):
+        place = f"{filename}, code cell {number}"
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            for name in _mentioned(source):  # its check says what is wrong with it
-                found[name] = Submission(source, f"{filename}, code cell {number}")
+            # Its check says what is wrong with it.
+            found |= {name: Submission(source, place) for name in _MENTION.findall(source)}
             continue
-        for name in _checked_in(tree):
-            prelude = "\n".join(imports)
-            elsewhere = frozenset(defined - {item.name for item in tree.body if isinstance(item, _DEFINITIONS)})
-            found[name] = Submission(source, f"{filename}, code cell {number}", prelude, True, elsewhere)
-        imports += [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {"*"}
+        prelude = "\n".join(dict.fromkeys(line for name, line in imports.items() if name in used))
+        elsewhere = frozenset(defined - {item.name for item in tree.body if isinstance(item, _DEFINITIONS)})
+        found |= {name: Submission(source, place, prelude, True, elsewhere) for name in _checked_in(tree)}
+        imports |= _imports_in(tree)
         defined |= {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
     return found
+
+
+def _imports_in(tree: ast.Module) -> dict[str, str]:
+    """Return the statement for each name that a cell imports."""
+    imports = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                one = (
+                    ast.Import([alias])
+                    if isinstance(node, ast.Import)
+                    else ast.ImportFrom(node.module, [alias], node.level)
+                )
+                imports[alias.asname or alias.name.partition(".")[0]] = ast.unparse(one)
+    return imports
 
 
 def _checked_in(tree: ast.Module) -> Iterator[str]:
     """Yield the names of the exercises whose decorator stands in a cell."""
     for node in ast.walk(tree):
         if isinstance(node, _DEFINITIONS):
-            yield from filter(None, map(_name_in, node.decorator_list))
-
-
-def _name_in(mark: ast.expr) -> str:
-    match mark:
-        case ast.Call(
-            func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), *_]
-        ) if called == DECORATOR:
-            return name
-    return ""
-
-
-def _mentioned(source: str) -> Iterator[str]:
-    """Yield the names of the exercises in a cell that is not Python, by its lines."""
-    for line in source.splitlines():
-        if line.startswith(f"@{DECORATOR}("):
-            yield line.partition("(")[2].strip().strip("\"')")
+            for mark in node.decorator_list:
+                yield from _MENTION.findall(f"@{ast.unparse(mark)}")

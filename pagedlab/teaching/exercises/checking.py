@@ -44,6 +44,9 @@ _MISTAKES = frozenset({"wrong", "raised", "mutates"})
 
 _TIMES_ASKED_AGAIN = 4
 
+_MAX_REASON = 1000
+"""So long a reason of a test may be."""
+
 
 def check(
     entry: Entry, submission: Submission, seed: int = 0, *, every_test: bool = False, hidden: Sequence[Path] = ()
@@ -72,7 +75,7 @@ def check(
     """
     exercise = entry.exercise
     begin = time.perf_counter()
-    with Sandbox(exercise, hidden=(entry.folder.parent, *hidden)) as sandbox:
+    with Sandbox(exercise, hidden=(*entry.secrets, *hidden)) as sandbox:
         # Its process starts while this one imports torch.
         if exercise.form == "triton" and not backend().has_triton:
             raise ExerciseError(
@@ -150,7 +153,7 @@ def _outcomes(submission: Submission, examiner: Examiner, verdict: Verdict) -> t
             reason = ""
         else:
             reason = verdict_of(exercise, submission, finding).message
-        outcomes.append(Outcome(test, reason))
+        outcomes.append(Outcome(test, reason[:_MAX_REASON]))
     return tuple(outcomes)
 
 

@@ -41,6 +41,8 @@ _OPEN_FILES = 256
 _MAX_PROCESSES = 512
 """Where processes must be allowed, for a GPU's compiler."""
 
+_HARMLESS_DEVICES = ("null", "zero", "full", "random", "urandom", "fd", "stdin", "stdout", "stderr", "shm")
+
 _OF_THE_SYSTEM = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 """What in /proc is not about processes."""
 
@@ -148,21 +150,30 @@ def enter_namespaces(done: Confinement, hidden: Sequence[str], *, for_driver: bo
     if child := os.fork():  # the first process of the namespace: with it, everything in there ends
         _end_like(child)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _arrange_files(libc, done, hidden)
+    _arrange_files(libc, done, hidden, devices=for_driver)
     _arrange_processes(libc, writable=for_driver)
 
 
-def _arrange_files(libc: Any, done: Confinement, hidden: Sequence[str]) -> None:
+def _arrange_files(libc: Any, done: Confinement, hidden: Sequence[str], *, devices: bool) -> None:
     """Show all files read-only, what is hidden as empty, and the working folder as a small one in memory."""
     work = os.getcwd()  # noqa: PTH109 - pathlib is not loaded yet
     if libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None) != 0:
         return
     options = f"size={_WORK_BYTES},mode=700".encode()
     done.solutions = all(_hide(libc, path) for path in hidden if os.path.exists(path))  # noqa: PTH110
+    if not devices:
+        for path in _useless_devices():
+            _hide(libc, path)
     if _make_read_only(libc, b"/", _AT_RECURSIVE):
         done.files = libc.mount(b"tmpfs", os.fsencode(work), b"tmpfs", _MS_NOSUID_NODEV, options) == 0
     os.chdir("/")
     os.chdir(work)
+
+
+def _useless_devices() -> list[str]:
+    """Return what lies in /dev and is of no use to a submission: terminals, disks and the like."""
+    paths = [f"/dev/{name}" for name in os.listdir("/dev") if name not in _HARMLESS_DEVICES]  # noqa: PTH208
+    return [path for path in paths if not os.path.islink(path)]  # noqa: PTH114
 
 
 def _hide(libc: Any, path: str) -> bool:
@@ -237,7 +248,7 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {  # on x86-64, on ARM64
     "unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41),
     "mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429),
     "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
-    "setrlimit": (160, 164), "setsid": (112, 157), "setpgid": (109, 154),
+    "setrlimit": (160, 164), "setsid": (112, 157), "setpgid": (109, 154), "sched_setaffinity": (203, 122),
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "init_module": (175, 105), "finit_module": (313, 273), "reboot": (169, 142),

@@ -3,9 +3,10 @@
     exercise, hints = exercise_from(read_recording(path))
 
 The file has inputs, and for each what the reference answered and, of each mutant, a fingerprint of its answer. So a
-check in a student's copy finds the smallest of those inputs that fails, plays the reference beside the submission, and
-shows the hint of the mutant that does the same; and nobody can read a solution out of it. What a copy cannot do is ask
-for an input that is not among them: a teacher's check tries others. `pagedlab.teaching.classroom.recording` writes it.
+check in a student's copy finds the smallest of those inputs that fails, plays the reference beside the submission,
+and shows the hint of the mutant that does the same; and nobody can read a solution out of it. What a copy cannot do
+is ask for an input that is not among them; a teacher's check tries others, beside the same cases.
+`pagedlab.teaching.classroom.recording` writes it.
 
 vLLM has no counterpart.
 """
@@ -17,6 +18,7 @@ import gzip
 import hashlib
 import json
 import linecache
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ def read_recording(path: Path) -> dict[str, Any]:
         data = json.loads(gzip.decompress(path.read_bytes()))
         if (data["format"], data["version"]) != (FORMAT, VERSION):
             raise ValueError(f"not {FORMAT} of version {VERSION}")
-    except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
+    except (OSError, EOFError, ValueError, LookupError, TypeError, zlib.error) as error:
         raise ExerciseError(f"{path} cannot be read ({error}): copy the course anew") from None
     return dict(data)
 

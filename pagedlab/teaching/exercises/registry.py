@@ -36,6 +36,14 @@ RECORDED = "answers.json.gz"
 _NEEDED = ("exercise.py", "starter.py", "mutants.py", "hints.md")
 
 
+@functools.cache
+def _secrets(exercises: Path) -> tuple[Path, ...]:
+    """Return what no submission must see: the exercises, and where else in a checkout a solution may lie."""
+    root = exercises.parent
+    beside = (".git", "build", "docs", "tests") if (root / "pyproject.toml").is_file() else ()
+    return (exercises, *(root / name for name in beside if (root / name).exists()))
+
+
 @dataclass(frozen=True)
 class Entry:
     """An exercise and its folder.
@@ -58,6 +66,11 @@ class Entry:
     @property
     def name(self) -> str:
         return self.exercise.name
+
+    @property
+    def secrets(self) -> tuple[Path, ...]:
+        """Folders that no submission must see."""
+        return _secrets(self.folder.parent)
 
     @functools.cached_property
     def mutants(self) -> Mapping[str, Callable[..., Any]]:

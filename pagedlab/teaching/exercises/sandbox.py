@@ -48,6 +48,9 @@ _CALLS_TIMED = 5
 _RESOLUTION = 0.02
 """A call that takes less than this part of its message cannot be told from nothing."""
 
+_MAX_NAME, _MAX_TEXT = 200, 2000
+"""Of an exception so much of its type's name and of its text is kept."""
+
 _KEPT_OUTPUT = 4000
 """Of what a submission prints, so many bytes of the beginning and of the end are kept."""
 
@@ -400,8 +403,8 @@ class Sandbox:
 
 def raised_of(error: Any) -> Raised:
     """Read what a process says of an exception."""
-    frames = tuple((int(line), str(name)) for line, name in error["frames"])
-    return Raised(str(error["type"]), str(error["text"]), frames)
+    frames = tuple((int(line), str(name)[:_MAX_NAME]) for line, name in error["frames"])
+    return Raised(str(error["type"])[:_MAX_NAME], str(error["text"])[:_MAX_TEXT], frames)
 
 
 class _Output:

@@ -99,11 +99,14 @@ class Examiner:
     ----------
     findings : dict of str to Finding or None
         By case: what is wrong, None if nothing is.
+    is_alive : bool
+        Whether the subject can be asked further.
     """
 
     def __init__(self, exercise: Exercise, subject: Subject, restart: Callable[[], None] | None = None) -> None:
         self.exercise, self.subject, self.restart = exercise, subject, restart
         self.findings: dict[str, Finding | None] = {}
+        self.is_alive = True
         self.reference = reference_of(exercise)
         self.num_inputs = 0
         self.warnings: dict[str, None] = {}
@@ -111,12 +114,12 @@ class Examiner:
     def examine(self, seed: int) -> Finding | None:
         """Return the smallest failing input that was found; None if there is none."""
         finding = self.try_cases()
-        if finding is not None and (finding.ended is not None or finding.unfinished):
+        if finding is not None and (finding.unfinished or not self.is_alive):
             return finding
         smaller = self.findings[OTHER_INPUTS] = self._search(seed)
         if finding is None:
             return smaller
-        if smaller is None or smaller.ended is not None or smaller.size >= finding.size:
+        if finding.ended or smaller is None or smaller.ended or smaller.size >= finding.size:
             return finding
         return replace(smaller, also=finding.why)
 
@@ -149,22 +152,27 @@ class Examiner:
         """Ask for the cases picked by hand, each twice; return the first that fails. Only `restart` lets it go on."""
         first: Finding | None = None
         ends = 0  # in a row
+        self.is_alive = True
         for case in self.exercise.cases:
             finding = self.findings[case.why] = self.try_inputs(case.inputs, case.why, twice=True)
             ends = ends + 1 if finding is not None and finding.ended is not None else 0
             if finding is None:
                 continue
             first = first or finding
-            if self.restart is None or finding.unfinished:
+            self.is_alive = finding.ended is None or self._restarted(ends)
+            if self.restart is None or finding.unfinished or not self.is_alive:
                 break
-            if finding.ended is not None:
-                if ends == _MAX_ENDS:
-                    break
-                try:
-                    self.restart()
-                except SubmissionEndedError:  # it does not load any more
-                    break
         return first
+
+    def _restarted(self, ends: int) -> bool:
+        """Bring the subject back, if that may be; say whether it is back."""
+        if self.restart is None or ends == _MAX_ENDS:
+            return False
+        try:
+            self.restart()
+        except SubmissionEndedError:  # it does not load any more
+            return False
+        return True
 
     def _search(self, seed: int) -> Finding | None:
         found: list[Finding] = []
