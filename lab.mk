@@ -21,7 +21,7 @@ define install
     $(PYTHON) -m venv $(VENV) || { echo "python -m venv failed: on Debian and Ubuntu, apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }; }
 @echo "Installing pagedlab and its tools (once; it downloads torch) ..."
 @PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    $(BIN)/python -m pip install --quiet --editable ".[$(1)]"
+    $(BIN)/python -m pip install --quiet --no-compile --editable ".[$(1)]"
 @touch $@
 endef
 

@@ -38,7 +38,14 @@ def exercises_of(lesson: Path) -> list[str]:
 LESSONS = [path for path in sorted((REPOSITORY / "notebooks").glob("*.ipynb")) if path.name != "00-one-step.ipynb"]
 
 
-@pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
+SOME = ("04",)
+"""The lesson that is opened wherever tests run: the one with most kinds of cells."""
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(path, id=path.stem, marks=() if path.name[:2] in SOME else pytest.mark.thorough) for path in LESSONS],
+)
 def test_a_learner_runs_the_lesson_predicts_and_solves_its_exercise(
     notebook: Path, lab: Lab, open_page: Callable[..., Watched], screenshot: Callable[[Page, str], Path]
 ) -> None:

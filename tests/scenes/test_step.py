@@ -97,6 +97,7 @@ def test_a_finished_request_leaves_the_queue_and_its_blocks_are_free(trace: Trac
     assert frame.stage["row:A"].data["row"] == 0, "the row stays until the next step"
 
 
+@pytest.mark.thorough
 def test_hostile_names_and_prompts_stay_text_and_inside_the_stage() -> None:
     prompts = {
         "<img src=x onerror=alert(1)>": "one\ntwo\r\n\tthree",

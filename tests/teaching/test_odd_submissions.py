@@ -107,6 +107,7 @@ with open("x", "wb") as file:
         file.write(bytes(10**7))
 """
 
+README = Path(__file__).parents[2] / "README.md"
 REFERENCE = find_exercise("slot_mapping").folder / "exercise.py"
 
 REFUSED = "The check allows no network, no other processes, and no files but those in a folder of its own"
@@ -239,7 +240,7 @@ TABLE = (
         only_linux=True,
     ),
     Odd("kills_the_judge", doing("import os\nos.kill(os.getppid(), 9)"), "raised", REFUSED, only_linux=True),
-    Odd("deletes_files", doing(f"import os\nos.remove({str(Path(__file__))!r})"), "raised", REFUSED, only_linux=True),
+    Odd("deletes_files", doing(f"import os\nos.remove({str(README)!r})"), "raised", REFUSED, only_linux=True),
     Odd("fills_the_disk", doing(LARGE_FILE), "raised", "File too large|No space left", only_linux=True),
     Odd("reads_the_reference", doing(f"open({str(REFERENCE)!r})"), "raised", "FileNotFoundError", only_linux=True),
 )

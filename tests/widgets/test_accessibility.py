@@ -84,6 +84,7 @@ WALK = """() => {
 }"""
 
 
+@pytest.mark.thorough
 def test_hostile_names_show_as_text_and_break_nothing(
     window: Window, make_scene: MakeScene, hostile_trace: Trace, hostile_names: list[str]
 ) -> None:

@@ -418,6 +418,7 @@ def long_run() -> Scene:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_a_long_run_is_painted_soon_and_scrubbing_never_waits(window: Window, long_run: Scene) -> None:
     assert (len(long_run), long_run.grid.count) == (1_001, 4_096)
@@ -448,6 +449,7 @@ def chips(count: int, num_frames: int, *, every: int) -> Scene:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_a_step_is_quick_with_a_large_grid_and_with_a_thousand_actors(window: Window) -> None:
     grid = scenes.block_pool(busy(16_384, 256, 150, 700, 150), steps=range(150))
@@ -474,6 +476,7 @@ PICTURES = """async (steps) => {
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_hundred_actors_move_at_sixty_pictures_a_second(window: Window) -> None:
     page = window.open(chips(200, 40, every=1), reduced_motion="no-preference")
     shares = []
@@ -510,6 +513,7 @@ def test_a_large_scene_comes_compressed_and_is_shown_and_leaves_nothing_behind(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_a_notebook_with_a_long_run_is_below_two_megabytes(long_run: Scene) -> None:
     """All of the file: the frame that plays without a kernel, and the live player's state."""

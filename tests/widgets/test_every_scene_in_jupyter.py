@@ -143,7 +143,7 @@ def server(
     jupyter.stop()
 
 
-@pytest.fixture(scope="module", params=["lab", "notebook"])
+@pytest.fixture(scope="module", params=["lab", pytest.param("notebook", marks=pytest.mark.thorough)])
 def notebook(
     request: pytest.FixtureRequest, browser: Any, server: Jupyter, recorded: Recorded, questions: dict[str, int]
 ) -> Iterator[Notebook]:

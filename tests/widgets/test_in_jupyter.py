@@ -34,7 +34,12 @@ ALIVE = "document[Symbol.for('pagedlab.page')].players.length"
 
 @pytest.fixture(
     scope="module",
-    params=[("lab", "contentVisibility", 20), ("lab", "full", 4), ("lab", "defer", 4), ("notebook", None, 4)],
+    params=[
+        pytest.param(("lab", "contentVisibility", 20), marks=pytest.mark.thorough),
+        ("lab", "full", 4),
+        pytest.param(("lab", "defer", 4), marks=pytest.mark.thorough),
+        ("notebook", None, 4),
+    ],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
 def jupyter(request: Any, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Jupyter, int]]:

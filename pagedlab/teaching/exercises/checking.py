@@ -42,7 +42,7 @@ from pagedlab.teaching.exercises.wording import (
 _MISTAKES = frozenset({"wrong", "raised", "mutates"})
 """Kinds that a misconception can explain."""
 
-_TIMES_ASKED_AGAIN = 4
+_TIMES_ASKED_AGAIN = 12
 
 _MAX_REASON = 1000
 """So long a reason of a test may be."""

@@ -46,7 +46,9 @@ def kill_of(entry: Entry, name: str) -> Kill:
     """Check one mutant of an exercise, in this process."""
     exercise, mutant = entry.exercise, entry.mutants[name]
     subject = subject_of(exercise, mutant)
-    findings = [Examiner(exercise, subject).examine(seed) for seed in SEEDS]
+    examiner = Examiner(exercise, subject)
+    of_cases = examiner.try_cases()  # the same with every seed
+    findings = [examiner.smallest(of_cases, seed) for seed in SEEDS]
     # What is right is timed once: no seed makes it faster.
     slow = slowness(entry, TimedFunction(exercise, mutant)) if None in findings else ("", "")
     results = [
@@ -54,7 +56,7 @@ def kill_of(entry: Entry, name: str) -> Kill:
         for finding, seed in zip(findings, SEEDS, strict=True)
     ]
     belief = " ".join((mutant.__doc__ or "").split())
-    case = findings[0].also or findings[0].why if findings[0] is not None else ""  # the same with every seed
+    case = of_cases.why if of_cases is not None else ""
     return Kill(name, belief, case, tuple(kind for kind, _ in results), tuple(topic for _, topic in results))
 
 

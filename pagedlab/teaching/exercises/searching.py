@@ -113,7 +113,10 @@ class Examiner:
 
     def examine(self, seed: int) -> Finding | None:
         """Return the smallest failing input that was found; None if there is none."""
-        finding = self.try_cases()
+        return self.smallest(self.try_cases(), seed)
+
+    def smallest(self, finding: Finding | None, seed: int) -> Finding | None:
+        """Return a smaller failing input than that of the cases, if there is one; else that one."""
         if finding is not None and (finding.unfinished or not self.is_alive):
             return finding
         smaller = self.findings[OTHER_INPUTS] = self._search(seed)
