@@ -32,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pagedlab.arguments import whole
 from pagedlab.errors import ConfigError, LessonError, PagedlabError, RequestError
 from pagedlab.exercise_commands import add_exercise_commands
 from pagedlab.teacher_commands import add_teacher_commands
@@ -73,13 +74,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     lab = commands.add_parser("lab", help="open a lesson in JupyterLab")
     lab.add_argument("lesson", nargs="?", default="00", help="number, name or path (default: 00)")
-    lab.add_argument("--port", type=_whole(1, 65535), default=8888, help="the next free one if taken (default: 8888)")
+    lab.add_argument("--port", type=whole(1, 65535), default=8888, help="the next free one if taken (default: 8888)")
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.set_defaults(command=run_lab)
 
     run = commands.add_parser("run", help="execute a lesson without a browser")
     run.add_argument("lesson", help="number, name or path of a notebook")
-    run.add_argument("--timeout", type=_whole(1), default=120, metavar="SECONDS", help="for one cell (default: 120)")
+    run.add_argument("--timeout", type=whole(1), default=120, metavar="SECONDS", help="for one cell (default: 120)")
     run.add_argument("--output", type=Path, metavar="FILE", help="save the executed notebook here")
     run.set_defaults(command=run_run)
 
@@ -90,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     pages.add_argument("lessons", nargs="*", metavar="LESSON", help="number or name (default: all)")
     pages.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder; is made if it does not exist")
-    pages.add_argument("--timeout", type=_whole(1), default=120, metavar="SECONDS", help="for one cell (default: 120)")
+    pages.add_argument("--timeout", type=whole(1), default=120, metavar="SECONDS", help="for one cell (default: 120)")
     pages.set_defaults(command=run_pages)
 
     doctor = commands.add_parser("doctor", help="say what this machine can do, and how to get further")
@@ -108,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     generate.add_argument("prompts", nargs="*", metavar="PROMPT")
     generate.add_argument("--file", metavar="FILE", help="prompts, one a line; - is standard input")
-    generate.add_argument("--max-tokens", type=_whole(1), default=120, metavar="N", help="per prompt (default: 120)")
+    generate.add_argument("--max-tokens", type=whole(1), default=120, metavar="N", help="per prompt (default: 120)")
     generate.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0 is greedy (default: 0.7)")
     for name, value, meaning in (
         ("top-p", 1.0, "sample from the likeliest tokens that together reach this probability"),
@@ -171,22 +172,6 @@ class _Version(argparse.Action):
 
         print(f"pagedlab {__version__}")
         parser.exit()
-
-
-def _whole(minimum: int, maximum: int | None = None) -> type[int]:
-    """Return a parser of whole numbers in a range, for argparse."""
-    wanted = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = minimum - 1
-        if value < minimum or (maximum is not None and value > maximum):
-            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {wanted}")
-        return value
-
-    return parse  # type: ignore[return-value]
 
 
 # --- lab ----------------------------------------------------------------------------------------------------

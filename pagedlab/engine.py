@@ -172,8 +172,6 @@ class LLMEngine:
             _require_as_it_is(model.model, device, dtype)
             name, self.model, self.tokenizer = model.name, model.model, tokenizer or model.tokenizer
         else:
-            if device == "auto":
-                device = "cuda" if torch.cuda.is_available() else "cpu"
             loaded = load_model(model, device=device, dtype=dtype)
             name, self.model, self.tokenizer = loaded.name, loaded.model, tokenizer or loaded.tokenizer
         if self.tokenizer is not None and self.tokenizer.vocab_size != self.model.config.vocab_size:

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pagedlab.arguments import whole
+
 EXIT_FAILED = 1
 
 
@@ -38,7 +40,7 @@ def add_teacher_commands(commands: Any) -> None:
     grade.add_argument("--out", type=Path, required=True, metavar="FILE", help="grades.csv: a line for each test")
     grade.add_argument("--exercise", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     grade.add_argument(
-        "--jobs", type=_jobs, default=0, metavar="N", help="so many at once (default: one for each core)"
+        "--jobs", type=whole(1), default=0, metavar="N", help="so many at once (default: one for each core)"
     )
     grade.add_argument("--seed", type=int, metavar="N", help="another seed tries other inputs")
     grade.add_argument(
@@ -61,12 +63,6 @@ def add_teacher_commands(commands: Any) -> None:
     export.set_defaults(command=run_export)
 
 
-def _jobs(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, at least 1")
-    return int(text)
-
-
 def run_release(arguments: argparse.Namespace) -> int:
     """Write a student's copy."""
     from pagedlab.teaching.classroom.releasing import release
@@ -79,6 +75,7 @@ def run_release(arguments: argparse.Namespace) -> int:
 def run_grade(arguments: argparse.Namespace) -> int:
     """Grade a class."""
     from pagedlab.printing import harmless
+    from pagedlab.scenes.words import counted
     from pagedlab.teaching.classroom.run import SEED, grade
 
     grading = grade(
@@ -90,7 +87,7 @@ def run_grade(arguments: argparse.Namespace) -> int:
         seed=SEED if arguments.seed is None else arguments.seed,
     )
     print(
-        f"{_count(len(grading.found.students), 'student')}, {_count(len(grading.exercises), 'exercise')}: "
+        f"{counted(len(grading.found.students), 'student')}, {counted(len(grading.exercises), 'exercise')}: "
         f"{grading.num_passed} of {len(grading.marks)} passed; {grading.num_graded} graded now."
     )
     for item in grading.found.ignored:
@@ -101,10 +98,6 @@ def run_grade(arguments: argparse.Namespace) -> int:
         print(harmless(f"Not graded: {mark['student']}, {mark['exercise']}: {mark['reason']}"), file=sys.stderr)
     print(f"Wrote {' and '.join(map(str, grading.tables))}.")
     return EXIT_FAILED if grading.not_graded else 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def run_export(arguments: argparse.Namespace) -> int:

@@ -57,7 +57,7 @@ def load_model(
     name_or_path : str or path
         ``"quill"``, or a folder with ``config.json`` and ``*.safetensors``.
     device : str or torch.device
-        Where its weights go.
+        Where its weights go; ``"auto"``: to a GPU if there is one.
     dtype : str, torch.dtype or None
         What it computes in: ``float32``, ``bfloat16`` or ``float64`` (for exact tests). None means float32 on a CPU,
         which has no fast bfloat16, and bfloat16 elsewhere.
@@ -129,6 +129,8 @@ def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         target = torch.device(device)
     except RuntimeError:

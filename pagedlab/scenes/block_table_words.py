@@ -17,7 +17,7 @@ from pagedlab.events import BlocksAppended, BlockTableCommitted, Event, RowAdded
 from pagedlab.scenes.block_table_stage import Meter, TablePanel, cells_sent_by
 from pagedlab.scenes.block_table_state import BYTES_PER_CELL, TableReplay
 from pagedlab.scenes.replay import NULL_BLOCK
-from pagedlab.scenes.words import are, blocks, counted, listed, name, names
+from pagedlab.scenes.words import are, blocks, counted, either, listed, name, names
 from pagedlab.trace import Trace
 
 Caption = tuple[str, str]
@@ -130,10 +130,10 @@ def _behind(table: TableReplay, row: int) -> str:
     stale = state.host[state.num_blocks :]
     if not stale:
         return ""
-    one = len(stale) == 1
+    number, told = len(stale), entries(len(stale))
     if all(entry is None or entry.block == NULL_BLOCK for entry in stale):
-        return f" Behind it {entries(len(stale))} {are(len(stale))} 0, as clearing left {'it' if one else 'them'}."
-    return f" Behind it {entries(len(stale))} of an earlier tenant stay{'s' if one else ''}: nobody reads so far."
+        return f" Behind it {told} {are(number)} 0, as clearing left {either(number, 'it', 'them')}."
+    return f" Behind it {told} of an earlier tenant stay{either(number, 's', '')}: nobody reads so far."
 
 
 def _expanded(held: Sequence[int], table: TableReplay) -> str:

@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from pagedlab.config import CacheConfig, SchedulerConfig
 from pagedlab.engine import LLMEngine
 from pagedlab.model.loading import LoadedModel, load_model
@@ -144,7 +142,7 @@ def serve(
 @functools.cache
 def _quill() -> LoadedModel:
     """The shipped model, loaded once for all engines of a lesson: none of them changes it."""
-    return load_model("quill", device="cuda" if torch.cuda.is_available() else "cpu")
+    return load_model("quill", device="auto")
 
 
 def say_changed(right: Mapping[str, str], wrong: Mapping[str, str]) -> list[str]:

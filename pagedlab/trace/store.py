@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from pagedlab.errors import TraceError
 from pagedlab.events import BEATS, Event, StepStarted, event_from_dict, event_to_dict
+from pagedlab.files import replace_file
 
 FORMAT = "pagedlab-trace"
 VERSION = 3
@@ -205,9 +206,8 @@ class Trace:
     def save(self, path: str | Path) -> Path:
         """Write the trace to ``path`` and return it. A file that is there is replaced only when all is written."""
         path = Path(path)
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        unfinished.write_text(self.dumps(), encoding="ascii", newline="\n")
-        return unfinished.replace(path)
+        replace_file(path, self.dumps().encode("ascii"))
+        return path
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

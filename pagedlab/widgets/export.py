@@ -19,12 +19,12 @@ import hashlib
 import html
 import json
 import re
-import secrets
 import zlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pagedlab.files import replace_file
 from pagedlab.scenes.scene import Question, Scene
 
 _BOOT = """
@@ -158,13 +158,7 @@ def export_html(shown: Scene | Question, path: str | Path) -> Path:
         The file.
     """
     path = Path(path)
-    page = to_html(shown).encode()
-    part = path.with_name(f".pagedlab-{secrets.token_hex(4)}.part")
-    try:
-        part.write_bytes(page)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(path, to_html(shown).encode())
     return path
 
 

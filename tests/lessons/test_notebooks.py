@@ -6,11 +6,11 @@ they run in ``tests/browser``.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -28,13 +28,8 @@ each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: 
 
 
 @pytest.fixture(scope="module")
-def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_notebooks", SOURCE / "build.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def builder(script: Callable[[Path], ModuleType]) -> ModuleType:
+    return script(SOURCE / "build.py")
 
 
 def test_every_text_has_its_notebook_and_every_notebook_its_text() -> None:

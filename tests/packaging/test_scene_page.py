@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from pagedlab import scenes
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_shows_every_scene_of_one_trace_in_its_own_words() -> None:
-    spec = importlib.util.spec_from_file_location("build_scenes", DOCS / "build_scenes.py")
-    assert spec is not None
-    assert spec.loader is not None
-    builder = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(builder)
+def test_the_page_shows_every_scene_of_one_trace_in_its_own_words(script: Callable[[Path], ModuleType]) -> None:
+    builder = script(DOCS / "build_scenes.py")
     assert (DOCS / "scenes.md").read_text(encoding="utf-8") == builder.page(), "run: make images"
     made = builder.shown()
     for name in made:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -116,12 +116,8 @@ def test_every_mutant_is_killed_on_three_seeds_and_its_own_hint_is_shown(name: s
 
 
 @pytest.mark.timeout(1800)  # alone it checks all mutants; otherwise the tests above have
-def test_the_page_says_what_the_exercises_catch() -> None:
-    spec = importlib.util.spec_from_file_location("build_kill_matrix", DOCS / "build_kill_matrix.py")
-    assert spec is not None
-    assert spec.loader is not None
-    builder = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(builder)
+def test_the_page_says_what_the_exercises_catch(script: Callable[[Path], ModuleType]) -> None:
+    builder = script(DOCS / "build_kill_matrix.py")
     for name in NAMES:
         entry_of(name)  # skips where an exercise cannot run: the page holds all of them
     page = builder.page({name: [kill(name, mutant) for mutant in find_exercise(name).mutants] for name in NAMES})

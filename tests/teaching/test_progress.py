@@ -110,7 +110,7 @@ def test_a_crash_while_writing_leaves_what_was_there(book: ProgressBook, monkeyp
     book.count_try("condense", passed=True)
     code = (
         "import os, pagedlab.teaching.exercises.progress as progress\n"
-        "progress.json.dump = lambda data, file, **_: (file.write('{'), file.flush(), os._exit(9))\n"
+        "os.fsync = lambda _: os._exit(9)\n"
         "progress.ProgressBook().count_try('condense', passed=False)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
@@ -124,7 +124,7 @@ def test_writing_leaves_no_parts_behind(book: ProgressBook, monkeypatch: pytest.
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ExerciseError, match=r"No space left on device.*Set PAGEDLAB_PROGRESS"):
         book.count_try("condense", passed=False)
     assert {path.name for path in book.path.parent.iterdir()} <= {"progress.json", "progress.json.lock"}

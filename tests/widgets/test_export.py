@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import subprocess
 import sys
@@ -79,11 +80,10 @@ def test_a_page_that_cannot_be_made_leaves_what_was_there(tmp_path: Path, monkey
     path = tmp_path / "step.html"
     path.write_text("mine", encoding="utf-8")
 
-    def full(self: Path, data: bytes) -> None:
-        self.touch()
+    def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
         widgets.export_html(scenes.step(five_recorded_requests(), 0), path)
     assert [(file, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [(path, "mine")]

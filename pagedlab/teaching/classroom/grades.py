@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pagedlab.errors import ExerciseError
+from pagedlab.files import replace_file
 from pagedlab.printing import harmless
 from pagedlab.teaching.classroom.grading import Mark
 
@@ -32,7 +31,7 @@ def by_student_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}-by-student{out.suffix}")
 
 
-def test_rows(marks: Iterable[Mark]) -> list[list[str]]:
+def rows_of_tests(marks: Iterable[Mark]) -> list[list[str]]:
     """Return a row for each test, after `COLUMNS`."""
     return [
         [
@@ -48,9 +47,6 @@ def test_rows(marks: Iterable[Mark]) -> list[list[str]]:
         for mark in marks
         for test, reason in mark["tests"]
     ]
-
-
-test_rows.__test__ = False  # type: ignore[attr-defined]
 
 
 def student_rows(marks: Iterable[Mark], students: Sequence[str], exercises: Sequence[str]) -> list[list[str]]:
@@ -82,14 +78,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
     table.writerow(header)
     table.writerows([plain_cell(cell) for cell in row] for row in rows)
     try:
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="", errors="replace") as file:
-                file.write(text.getvalue())
-            Path(part).chmod(0o644)
-            Path(part).replace(path)
-        finally:
-            Path(part).unlink(missing_ok=True)
+        replace_file(path, text.getvalue().encode(errors="replace"))
     except OSError as error:
         raise ExerciseError(f"{path} cannot be written: {error.strerror or error}") from None
 

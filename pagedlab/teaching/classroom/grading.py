@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,15 @@ NOT_GRADED = "not graded"
 """The kind of a mark when the judge failed, not the student."""
 
 
-def job_for(handed_in: HandedIn, seed: int, hidden: Iterable[Path]) -> Job:
+def job_for(handed_in: HandedIn, seed: int, hidden: Sequence[str]) -> Job:
     """Return what `grade_one` needs.
 
     Parameters
     ----------
     handed_in : HandedIn
     seed : int
-    hidden : iterable of Path
-        Folders that no submission must see: those of the other students, and the grades.
+    hidden : sequence of str
+        Folders and files that no submission must see: those of the other students, and the grades.
     """
     submission = asdict(handed_in.submission)
     submission["elsewhere"] = sorted(submission["elsewhere"])
@@ -63,7 +63,7 @@ def job_for(handed_in: HandedIn, seed: int, hidden: Iterable[Path]) -> Job:
         "file": handed_in.file,
         "submission": submission,
         "seed": seed,
-        "hidden": [str(path.resolve()) for path in hidden],
+        "hidden": list(hidden),
         "notes": list(handed_in.notes),
     }
 

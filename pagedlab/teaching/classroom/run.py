@@ -13,11 +13,12 @@ from pathlib import Path
 
 from pagedlab.errors import ExerciseError
 from pagedlab.teaching.classroom.bars import with_bar
-from pagedlab.teaching.classroom.grades import COLUMNS, by_student_path, student_rows, test_rows, write_table
+from pagedlab.teaching.classroom.grades import COLUMNS, by_student_path, rows_of_tests, student_rows, write_table
 from pagedlab.teaching.classroom.grading import NOT_GRADED, WHOLE, Job, Mark, job_for, unmarked, usable_cores
 from pagedlab.teaching.classroom.journal import Journal
 from pagedlab.teaching.classroom.pools import on_a_cluster, on_this_machine
 from pagedlab.teaching.classroom.submissions import Found, find_submissions
+from pagedlab.teaching.exercises.checking import UNCONFINED
 from pagedlab.teaching.exercises.registry import exercise_names, exercises_directory
 
 SEED = 2026
@@ -59,7 +60,7 @@ class Grading:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the system could not keep submissions from, as their notes say."""
-        notes = (note for mark in self.marks for note in mark["notes"] if note.startswith("This system could not"))
+        notes = (note for mark in self.marks for note in mark["notes"] if note.startswith(UNCONFINED))
         return tuple(dict.fromkeys(notes))
 
 
@@ -113,7 +114,8 @@ def grade(
     if not wanted:
         raise ExerciseError(f"nobody in {directory} has handed in an exercise: NAME.py, or a notebook with @exercise")
     # Grades of other runs lie there, too.
-    hidden = [directory, *_files_of(out), *out.parent.glob("*.csv"), *out.parent.glob("*.journal")]
+    grades = {*_files_of(out), *out.parent.glob("*.csv"), *out.parent.glob("*.journal")}
+    hidden = [str(path.resolve()) for path in (directory, *sorted(grades))]
     jobs = [job_for(item, seed, hidden) for item in found.handed_in if item.exercise in wanted]
     with Journal(journal_path(out)) as journal:
         before = {_who(mark): mark for mark in journal.marks if mark["kind"] != NOT_GRADED}
@@ -132,7 +134,7 @@ def grade(
             marks = tuple(_all_marks(found, wanted, done))
             tables = out, by_student_path(out)
             if done or not todo:  # interrupted too: what there is, is in the tables
-                write_table(out, COLUMNS, test_rows(marks))
+                write_table(out, COLUMNS, rows_of_tests(marks))
                 write_table(tables[1], ("student", *wanted, "passed"), student_rows(marks, found.students, wanted))
     return Grading(found, wanted, marks, len(todo), tables)
 

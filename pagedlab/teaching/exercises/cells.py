@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from pagedlab.teaching.exercises.sandbox import Submission
-from pagedlab.teaching.exercises.sources import DECORATOR
+from pagedlab.teaching.exercises.sources import DECORATOR, used_names
 
 _DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 
@@ -94,12 +94,13 @@ def solutions_in(cells: list[str], filename: str) -> dict[str, Submission]:
             # Its check says what is wrong with it.
             found |= {name: Submission(source, place) for name in _MENTION.findall(source)}
             continue
-        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {"*"}
-        prelude = "\n".join(dict.fromkeys(line for name, line in imports.items() if name in used))
-        elsewhere = frozenset(defined - {item.name for item in tree.body if isinstance(item, _DEFINITIONS)})
-        found |= {name: Submission(source, place, prelude, True, elsewhere) for name in _checked_in(tree)}
+        mine = {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
+        for name in _checked_in(tree):
+            used = used_names(source)
+            prelude = "\n".join(line for word, line in imports.items() if word in used or line.endswith("*"))
+            found[name] = Submission(source, place, prelude, True, frozenset(defined - mine))
         imports |= _imports_in(tree)
-        defined |= {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
+        defined |= mine
     return found
 
 
@@ -114,7 +115,8 @@ def _imports_in(tree: ast.Module) -> dict[str, str]:
                     if isinstance(node, ast.Import)
                     else ast.ImportFrom(node.module, [alias], node.level)
                 )
-                imports[alias.asname or alias.name.partition(".")[0]] = ast.unparse(one)
+                text = ast.unparse(one)
+                imports[text if alias.name == "*" else alias.asname or alias.name.partition(".")[0]] = text
     return imports
 
 

@@ -42,6 +42,9 @@ from pagedlab.teaching.exercises.wording import (
 _MISTAKES = frozenset({"wrong", "raised", "mutates"})
 """Kinds that a misconception can explain."""
 
+UNCONFINED = "This system could not keep the submission from: "
+"""How a note begins that says so."""
+
 _TIMES_ASKED_AGAIN = 12
 
 _MAX_REASON = 1000
@@ -207,4 +210,4 @@ def about_the_process(sandbox: Sandbox) -> Iterator[str]:
         "taking all the memory": confinement.memory or on_gpu,
     }
     if missing := [what for what, confined in open_to.items() if not confined]:
-        yield f"This system could not keep the submission from: {', '.join(missing)}. Run only code that you trust."
+        yield f"{UNCONFINED}{', '.join(missing)}. Run only code that you trust."

@@ -20,13 +20,13 @@ import contextlib
 import importlib.util
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pagedlab.errors import ExerciseError
+from pagedlab.files import replace_file
 
 FORMAT, VERSION = "pagedlab-progress", 1
 PATH_VARIABLE = "PAGEDLAB_PROGRESS"
@@ -199,12 +199,5 @@ class ProgressBook:
         return aside
 
     def _write(self, progress: Progress) -> None:
-        handle, part = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(progress.to_json(), file, indent=1, ensure_ascii=False)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(part).replace(self.path)
-        finally:
-            Path(part).unlink(missing_ok=True)
+        text = json.dumps(progress.to_json(), indent=1, ensure_ascii=False)
+        replace_file(self.path, text.encode(), private=True)

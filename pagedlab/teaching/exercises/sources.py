@@ -92,16 +92,17 @@ def imports_for(source: str, names: Mapping[str, Any]) -> str:
     names : mapping of str to object
         The notebook's names, with what they stand for.
     """
-    lines = (_import_of(name, names[name]) for name in sorted(_used_names(source)) if name in names)
+    lines = (_import_of(name, names[name]) for name in sorted(used_names(source)) if name in names)
     return "\n".join(filter(None, lines))
 
 
 def names_elsewhere(source: str, names: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that a source uses, that the notebook has, and that cannot be imported."""
-    return frozenset(name for name in _used_names(source) if name in names and not _import_of(name, names[name]))
+    return frozenset(name for name in used_names(source) if name in names and not _import_of(name, names[name]))
 
 
-def _used_names(source: str) -> set[str]:
+def used_names(source: str) -> set[str]:
+    """Return the names that the part of a source which a check runs reads."""
     tree = prepared(ast.parse(source), only_definitions=True)
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
